@@ -1,0 +1,314 @@
+"""Settings: every number and name that a person may choose, with its default, range, flag and meaning.
+
+One frozen tree, read in `app` only; components take the numbers they need. A value comes from the command
+line, else the environment (`HEADSTART_`, nesting `__`), else a secret file, else the YAML file, else the
+default. A key that does not exist is an error that names the nearest one, wherever it was written. Nothing here
+touches a device or a model: defaults that depend on them are None and resolved in `app`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import yaml
+from pydantic import BaseModel, ByteSize, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
+
+from headstart.errors import ConfigError
+
+ENV_PREFIX = "HEADSTART_"
+CONFIG_FILE_VARIABLE = "HEADSTART_CONFIG_FILE"
+DEFAULT_SECRETS_DIR = "/run/secrets/headstart"
+# Ours, but no settings: they must be known before settings are read, or concern the build.
+_RESERVED_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADSTART_NATIVE", "HEADSTART_ISA"})
+# Kubernetes describes a Service named "headstart" to every pod of its namespace in variables of these forms.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+
+
+def _option(default: object, flag: str | None, help_text: str, **limits: Any) -> Any:
+    """One setting: its default, its flag (None: none), what it means, and the range that it must lie in."""
+    return Field(
+        default,
+        description=help_text,
+        json_schema_extra={"flag": flag} if flag else None,
+        allow_inf_nan=False if isinstance(default, float) else None,
+        **limits,
+    )
+
+
+class ModelSettings(BaseModel, frozen=True, extra="forbid"):
+    source: str = _option(
+        "smollm2-135m-instruct",
+        "--model",
+        "The built-in model's name, a directory with safetensors, a .gguf file, or a Hugging Face id.",
+        min_length=1,
+    )
+    served_name: str | None = _option(
+        None, "--served-model-name", "The name that requests use; by default the source's.", min_length=1
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = _option(
+        "auto", "--dtype", "Of weights and KV. auto: float32 on a CPU, bfloat16 on a GPU."
+    )
+    max_len: int | None = _option(
+        None,
+        "--max-model-len",
+        "Most tokens of a request, output too. By default the model's, but one request must fit the pool.",
+        ge=2,
+    )
+
+
+class CacheSettings(BaseModel, frozen=True, extra="forbid"):
+    block_size: int = _option(16, "--block-size", "Tokens in a KV block.", ge=1, le=256)
+    num_blocks: int | None = _option(
+        None,
+        "--num-gpu-blocks-override",
+        "Usable KV blocks, exactly (vLLM counts its null block too). Overrides both memory keys.",
+        ge=1,
+    )
+    memory_bytes: ByteSize | None = _option(
+        None,
+        None,
+        "Bytes for KV blocks; units such as 512MiB are understood. Overrides memory_fraction.",
+        ge=1,
+    )
+    memory_fraction: float | None = _option(
+        None,
+        "--gpu-memory-utilization",
+        "Share of the memory left by the weights. By default 0.9, on a CPU at most 4 GiB.",
+        gt=0,
+        le=1,
+    )
+    enable_prefix_caching: bool = _option(
+        True, "--enable-prefix-caching", "Reuse the KV blocks of equal prompt beginnings."
+    )
+    hash_seed: SecretStr = _option(
+        SecretStr(""),
+        None,
+        "Fleet secret in the block hashes: equal on all pods of a pool. Use a secret file.",
+    )
+    event_buffer: int = _option(
+        10_000, None, "Batches of cache events kept for consumers that resume.", ge=1, le=10_000_000
+    )
+
+
+class SchedulerSettings(BaseModel, frozen=True, extra="forbid"):
+    max_num_batched_tokens: int = _option(
+        2048, "--max-num-batched-tokens", "Token budget of a step.", ge=1, le=1_000_000
+    )
+    max_num_seqs: int = _option(256, "--max-num-seqs", "Most requests that run at once.", ge=1, le=65_536)
+    long_prefill_token_threshold: int | None = _option(
+        None,
+        "--long-prefill-token-threshold",
+        "Most tokens of one prefill in a step while others wait. By default 128 on a CPU, budget / 4 on a GPU.",
+        ge=1,
+    )
+    max_partial_prefills: int = _option(
+        4, "--max-num-partial-prefills", "Most prompts in a step that do not finish in it.", ge=1, le=65_536
+    )
+    policy: Literal["fcfs", "priority"] = _option(
+        "fcfs", "--scheduling-policy", "fcfs: in order of arrival. priority: smaller numbers first."
+    )
+    watermark: float = _option(
+        0.02, "--watermark", "Share of the blocks that admission leaves free while requests run.", ge=0, lt=1
+    )
+
+
+class LimitSettings(BaseModel, frozen=True, extra="forbid"):
+    max_queued_requests: int = _option(1024, None, "Requests in the pod; more are sent away.", ge=1)
+    max_queued_tokens: int = _option(4_000_000, None, "Prompt tokens in the pod; more are sent away.", ge=1)
+    max_n: int = _option(8, None, "Most choices of one request.", ge=1, le=128)
+    max_logprobs: int = _option(20, None, "Most alternatives reported per token.", ge=0, le=1000)
+    max_stop_strings: int = _option(16, None, "Most stop strings of one request.", ge=0, le=1024)
+    max_prompt_bytes: ByteSize = _option(
+        ByteSize(4 << 20), None, "Longest prompt, in bytes of text.", ge=1, le=32 << 20
+    )
+
+
+class RunnerSettings(BaseModel, frozen=True, extra="forbid"):
+    kind: Literal["model", "simulated"] = _option(
+        "model", "--runner", "simulated: no weights, tokens are a pure function of the ids before them."
+    )
+    step_seconds: float = _option(0.01, None, "Simulated: time of a step.", ge=0, le=60)
+    token_seconds: float = _option(0.0001, None, "Simulated: time of a token on top.", ge=0, le=60)
+
+
+class SpeculationSettings(BaseModel, frozen=True, extra="forbid"):
+    num_drafts: int = _option(0, None, "Tokens guessed per step from the request's own text; 0 = off.", ge=0, le=64)
+    max_ngram: int = _option(4, None, "Longest suffix that is looked up for a guess.", ge=1, le=64)
+    min_ngram: int = _option(2, None, "Shortest suffix that is looked up for a guess.", ge=1, le=64)
+
+
+class ServerSettings(BaseModel, frozen=True, extra="forbid"):
+    host: str = _option("0.0.0.0", "--host", "Address that the ports are bound on.", min_length=1)
+    grpc_port: int = _option(
+        50051, "--port", "The gRPC port (vLLM's --port is HTTP). 0 picks a free one.", ge=0, le=65_535
+    )
+    health_port: int = _option(
+        50052, "--health-port", "Plaintext gRPC health for probes. 0 picks a free one.", ge=0, le=65_535
+    )
+    drain_delay_s: float = _option(
+        10.0,
+        None,
+        "After SIGTERM: seconds in which new work is still taken while routers look away.",
+        ge=0,
+        le=3600,
+    )
+    drain_timeout_s: float = _option(
+        60.0, None, "After that: seconds in which running requests may finish.", ge=0, le=86_400
+    )
+
+
+class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
+    log_level: Literal["debug", "info", "warning", "error"] = _option("info", "--log-level", "Least severe log line.")
+    log_format: Literal["text", "json"] = _option("text", "--log-format", "Log lines for people or for machines.")
+
+
+class Settings(BaseSettings):
+    """All settings of a pod. Built by `load_settings`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=False
+    )
+
+    model: ModelSettings = ModelSettings()
+    device: Literal["auto", "cpu", "cuda"] = _option("auto", "--device", "auto: cuda if there is one, else cpu.")
+    attention_backend: Literal["auto", "reference"] = _option(
+        "auto",
+        "--attention-backend",
+        "reference: PyTorch, exact and slow. auto takes the best that is built: reference.",
+    )
+    deterministic: bool | None = _option(
+        None,
+        "--deterministic",
+        "Bit-identical output whatever the batch, chunking, hits or preemption. By default on for a CPU.",
+    )
+    cache: CacheSettings = CacheSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    limits: LimitSettings = LimitSettings()
+    runner: RunnerSettings = RunnerSettings()
+    speculation: SpeculationSettings = SpeculationSettings()
+    server: ServerSettings = ServerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Highest precedence first: command line, environment, secret files, YAML."""
+        secrets_dir = cast(SecretsSettingsSource, file_secret_settings).secrets_dir
+        return (
+            init_settings,
+            env_settings,
+            InitSettingsSource(settings_cls, _secret_values(Path(str(secrets_dir)))),
+            InitSettingsSource(settings_cls, _yaml_values(os.environ.get(CONFIG_FILE_VARIABLE, ""))),
+        )
+
+
+class Setting(NamedTuple):
+    """One leaf of the tree, for flags, documentation and error texts. `flag` is "" when there is none."""
+
+    key: str
+    flag: str
+    field: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.key.replace(".", "__").upper()
+
+
+def list_settings(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Setting]:
+    """Every setting, in the order of the tree."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from list_settings(field.annotation, f"{prefix}{name}.")
+        else:
+            extra = cast("dict[str, str]", field.json_schema_extra or {})
+            yield Setting(prefix + name, extra.get("flag", ""), field)
+
+
+def load_settings(overrides: Mapping[str, Any], *, secrets_dir: str = DEFAULT_SECRETS_DIR) -> Settings:
+    """Settings from all sources; `overrides` (dotted keys) come from the command line.
+
+    Raises ConfigError that names the key: one that does not exist, or a value outside its range.
+    """
+    _refuse_unknown_variables(os.environ)
+    try:
+        return Settings(**{**_nested(overrides, "the command line"), "_secrets_dir": secrets_dir})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(detail) for detail in error.errors())) from None
+
+
+def nearest(name: str, valid: list[str]) -> str:
+    """ " (did you mean X?)" for the valid name closest to `name`; empty when none is close."""
+    matches = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]}?)" if matches else ""
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = [setting.variable for setting in list_settings()]
+    for variable, value in environ.items():
+        if not variable.upper().startswith(ENV_PREFIX) or variable.upper() in _RESERVED_VARIABLES:
+            continue
+        is_service_link = _SERVICE_LINK.search(variable) or (variable.endswith("_PORT") and "://" in value)
+        if variable.upper() not in known and not is_service_link:
+            raise ConfigError(f"environment: no setting is named {variable}{nearest(variable.upper(), known)}")
+
+
+def _yaml_values(path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        content = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected keys and values, found a {type(content).__name__}")
+    return content
+
+
+def _secret_values(directory: Path) -> dict[str, Any]:
+    """One file per key, named like `cache.hash_seed` or `cache__hash_seed`. Dot files are skipped."""
+    if not directory.is_dir():
+        return {}
+    files = [path for path in sorted(directory.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    return _nested({path.name.lower().replace("__", "."): path.read_text().strip() for path in files}, str(directory))
+
+
+def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    known = [setting.key for setting in list_settings()]
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigError(f"{origin}: no setting is named {key}{nearest(key, known)}")
+        section, _, name = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = value
+    return tree
+
+
+def _explain(detail: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        sections = {setting.key.partition(".")[0] for setting in list_settings()}
+        return f"no setting is named {key}{nearest(key, [s.key for s in list_settings()] + sorted(sections))}"
+    got = "" if key == "cache.hash_seed" else f", not {detail['input']!r}"
+    return f"{key}: {detail['msg'][0].lower()}{detail['msg'][1:]}{got}"

@@ -1,0 +1,171 @@
+"""Settings: where a value comes from, what wins, and that nothing misspelt passes in silence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from headstart.config import CONFIG_FILE_VARIABLE, Settings, list_settings, load_settings
+from headstart.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [name for name in os.environ if name.startswith("HEADSTART_")]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "headstart.yaml"
+    monkeypatch.setenv(CONFIG_FILE_VARIABLE, str(path))
+    return path
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    settings = load_settings({})
+    assert settings.model.source == "smollm2-135m-instruct"
+    assert (settings.cache.block_size, settings.cache.enable_prefix_caching, settings.cache.event_buffer) == (
+        16,
+        True,
+        10_000,
+    )
+    assert (settings.scheduler.max_num_batched_tokens, settings.scheduler.max_num_seqs) == (2048, 256)
+    assert (settings.scheduler.max_partial_prefills, settings.scheduler.watermark) == (4, 0.02)
+    assert (settings.server.grpc_port, settings.server.health_port) == (50051, 50052)
+    assert (settings.server.drain_delay_s, settings.server.drain_timeout_s) == (10, 60)
+
+
+def test_the_command_line_beats_the_environment_beats_secret_files_beats_yaml(
+    yaml_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    yaml_file.write_text("cache: {block_size: 1, num_blocks: 1, event_buffer: 1, hash_seed: yaml}\n")
+    for name, value in {"cache__num_blocks": "2", "cache.event_buffer": "2", "cache__hash_seed": "2\n"}.items():
+        (secrets / name).write_text(value)
+    monkeypatch.setenv("HEADSTART_CACHE__EVENT_BUFFER", "3")
+    monkeypatch.setenv("HEADSTART_CACHE__HASH_SEED", "3")
+    settings = load_settings({"cache.hash_seed": "4"}, secrets_dir=str(secrets))
+    assert (settings.cache.block_size, settings.cache.num_blocks, settings.cache.event_buffer) == (1, 2, 3)
+    assert settings.cache.hash_seed.get_secret_value() == "4"
+
+
+def test_one_nested_key_leaves_its_neighbours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_SCHEDULER__MAX_NUM_SEQS", "8")
+    settings = load_settings({"scheduler.watermark": 0.1})
+    assert (settings.scheduler.max_num_seqs, settings.scheduler.watermark) == (8, 0.1)
+    assert settings.scheduler.max_num_batched_tokens == 2048
+
+
+def test_a_misspelt_variable_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_CACHE__BLOK_SIZE", "16")
+    with pytest.raises(ConfigError, match=r"HEADSTART_CACHE__BLOK_SIZE \(did you mean HEADSTART_CACHE__BLOCK_SIZE"):
+        load_settings({})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cach: {}\n", r"cach \(did you mean cache\?\)"),
+        ("cache: {blok_size: 16}\n", r"cache\.blok_size \(did you mean cache\.block_size\?\)"),
+        ("devise: cpu\n", r"devise \(did you mean device\?\)"),
+        ("cache: 5\n", "cache: input should be a valid dictionary"),
+        ("[1, 2]\n", "expected keys and values, found a list"),
+        ("a: b: c\n", "cannot read"),
+    ],
+)
+def test_a_wrong_yaml_file_says_what_is_wrong(yaml_file: Path, text: str, expected: str) -> None:
+    yaml_file.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        load_settings({})
+
+
+def test_a_missing_yaml_file_is_an_error_and_an_empty_one_is_not(yaml_file: Path) -> None:
+    with pytest.raises(ConfigError, match=CONFIG_FILE_VARIABLE):
+        load_settings({})
+    yaml_file.write_text("# nothing yet\n")
+    assert load_settings({}) == Settings()
+
+
+def test_a_misspelt_secret_file_names_the_nearest_and_a_mounts_dot_files_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / ".hidden").write_text("x")
+    load_settings({}, secrets_dir=str(tmp_path))
+    (tmp_path / "cache__hash_sed").write_text("x")
+    with pytest.raises(ConfigError, match=r"cache\.hash_sed \(did you mean cache\.hash_seed\?\)"):
+        load_settings({}, secrets_dir=str(tmp_path))
+
+
+def test_reserved_names_and_the_service_variables_of_kubernetes_are_no_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "HEADSTART_NATIVE": "0",
+        "HEADSTART_ISA": "avx2",
+        "HEADSTART_SERVICE_HOST": "10.0.0.1",
+        "HEADSTART_SERVICE_PORT_GRPC": "50051",
+        "HEADSTART_PORT": "tcp://10.0.0.1:50051",
+        "HEADSTART_PORT_50051_TCP_ADDR": "10.0.0.1",
+        "HEADSTART_OPERATOR_SERVICE_HOST": "10.0.0.2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cache.block_size", 0),
+        ("cache.num_blocks", 0),
+        ("cache.memory_bytes", "lots"),
+        ("cache.memory_fraction", float("nan")),
+        ("cache.memory_fraction", 1.5),
+        ("scheduler.watermark", 1.0),
+        ("scheduler.watermark", float("nan")),
+        ("scheduler.max_num_seqs", -1),
+        ("scheduler.max_num_batched_tokens", "many"),
+        ("scheduler.policy", "lifo"),
+        ("model.max_len", 1),
+        ("model.dtype", "float16"),
+        ("runner.step_seconds", float("inf")),
+        ("server.grpc_port", 65_536),
+        ("server.drain_timeout_s", -1),
+        ("limits.max_n", 0),
+        ("deterministic", "perhaps"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused_with_its_key(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        load_settings({key: value})
+
+
+def test_every_number_has_a_range() -> None:
+    unbounded = [s.key for s in list_settings() if s.field.annotation in (int, float) and not s.field.metadata]
+    assert unbounded == []
+
+
+def test_sizes_may_have_units() -> None:
+    assert load_settings({"cache.memory_bytes": "100MiB"}).cache.memory_bytes == 104_857_600
+
+
+def test_a_secret_is_masked_wherever_settings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings({"cache.hash_seed": "canary"})
+    assert "canary" not in repr(settings) + str(settings.model_dump(mode="json"))
+    monkeypatch.setenv("HEADSTART_SCHEDULER__MAX_NUM_SEQS", "0")
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"cache.hash_seed": "canary"})
+    assert "canary" not in str(caught.value)
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = load_settings({})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.cache.block_size = 32  # type: ignore[misc]
+
+
+def test_flags_are_unique_and_every_setting_is_explained() -> None:
+    flags = [setting.flag for setting in list_settings() if setting.flag]
+    assert len(flags) == len(set(flags))
+    assert [setting.key for setting in list_settings() if not setting.field.description] == []
