@@ -1,0 +1,85 @@
+"""The command line: one program, one module per group of commands, imported only when it is asked for.
+
+Exit codes: 0 done, 1 the other side refused or failed, 2 wrong use or settings that cannot work, 130 interrupted.
+Nothing here holds state; what a command needs, its module builds and drops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from headstart.errors import HeadstartError
+
+# command -> (module with `configure` and `run`, one line of help)
+_COMMANDS = {
+    "serve": ("headstart.cli.serve", "run one pod: gRPC on one engine"),
+    "demo": ("headstart.cli.demo", "one pod and three requests that share a prefix: what was cached and computed"),
+    "generate": ("headstart.cli.generate", "send one prompt to a pod and stream the answer"),
+    "chat": ("headstart.cli.chat", "talk to a pod, turn by turn"),
+    "tokenize": ("headstart.cli.tokenize", "the token ids that a pod makes of a text"),
+    "cache": ("headstart.cli.cache", "what a pod's prefix cache holds"),
+    "config": ("headstart.cli.config", "the settings in effect, their schema, their documentation"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Errors go to stderr as one short text, never as a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        return _print_version()
+    name = arguments.pop(0)
+    if name not in _COMMANDS:
+        return _fail(f"no such command: {name}{_nearest(name, list(_COMMANDS))}; try headstart --help", 2)
+    try:
+        return _run(name, arguments)
+    except HeadstartError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    module_name, summary = _COMMANDS[name]
+    module = importlib.import_module(module_name)
+    parser = argparse.ArgumentParser(
+        prog=f"headstart {name}", description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    module.configure(parser)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        parser.error(f"no such argument: {unknown[0]}{_nearest(unknown[0].partition('=')[0], flags)}")
+    return int(module.run(parsed))
+
+
+def _overview() -> str:
+    lines = [f"  {name:<10} {summary}" for name, (_, summary) in _COMMANDS.items()]
+    return "usage: headstart COMMAND [options]\n\n" + "\n".join(lines) + "\n\nheadstart COMMAND --help says more."
+
+
+def _print_version() -> int:
+    from importlib.metadata import version
+
+    print(f"headstart {version('headstart')}")
+    return 0
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    import difflib
+
+    matches = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]}?)" if matches else ""
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"headstart: {text}", file=sys.stderr)
+    return code

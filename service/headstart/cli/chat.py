@@ -1,0 +1,65 @@
+"""`headstart chat`: turns typed by a person, answers streamed, the whole conversation sent each time.
+
+The pod finds all earlier turns in its prefix cache, so a long conversation costs no more than its newest turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from headstart.cli import client
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.proto import inference_pb2_grpc as rpc
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="The system turn.")
+    client.add_endpoint_flags(parser)
+    client.add_sampling_flags(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    def converse() -> int:
+        with client.open_channel(parsed.endpoint) as channel:
+            return _converse(rpc.InferenceStub(channel), parsed)
+
+    return client.report_failure(converse, parsed.endpoint)
+
+
+def _converse(stub: rpc.InferenceStub, parsed: argparse.Namespace) -> int:
+    messages = [client.chat_message("system", parsed.system)] if parsed.system is not None else []
+    while (text := _ask()) is not None:
+        if not text.strip():
+            continue
+        messages.append(client.chat_message("user", text))
+        request = client.request_from(parsed)
+        request.chat.messages.extend(messages)
+        messages.append(client.chat_message("assistant", _stream_answer(stub, request, parsed.timeout)))
+    return 0
+
+
+def _ask() -> str | None:
+    """One line from the person; None at the end of the input. The prompt sign is only shown on a terminal."""
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+
+
+def _stream_answer(stub: rpc.InferenceStub, request: pb.GenerateRequest, timeout: float | None) -> str:
+    """Print one answer as it comes and return it. Ctrl-C ends this answer, not the conversation."""
+    parts: list[str] = []
+    responses = stub.Generate(request, timeout=timeout)
+    try:
+        for response in responses:
+            if response.HasField("chunk"):
+                parts.append(response.chunk.text)
+                print(response.chunk.text, end="", flush=True)
+            else:
+                print(flush=True)
+                print(client.usage_line(response.finished), file=sys.stderr)
+    except KeyboardInterrupt:
+        responses.cancel()
+        print(flush=True)
+    return "".join(parts)

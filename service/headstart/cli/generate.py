@@ -1,0 +1,100 @@
+"""`headstart generate`: one prompt to a pod, the answer streamed to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+
+from google.protobuf.json_format import MessageToDict
+
+from headstart.cli import client
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.errors import ConfigError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="The text; - or nothing reads it from stdin.")
+    parser.add_argument("--token-ids", metavar="IDS", help="The prompt as token ids, separated by commas, instead.")
+    parser.add_argument("--chat", action="store_true", help="Send the prompt as a user's turn of a chat.")
+    parser.add_argument("--system", metavar="TEXT", help="The system turn before it; implies --chat.")
+    parser.add_argument("--json", action="store_true", help="Print each message of the stream as one JSON line.")
+    client.add_endpoint_flags(parser)
+    client.add_sampling_flags(parser)
+    parser.add_argument("--n", type=int, default=1, help="Number of answers [1].")
+    parser.add_argument("--min-tokens", type=int, default=0, help="No end before this many tokens [0].")
+    parser.add_argument("--ignore-eos", action="store_true", help="Go on after the model's end token.")
+    parser.add_argument("--logprobs", type=int, help="Report logprobs and this many alternatives per token.")
+    parser.add_argument("--priority", type=int, default=0, help="Smaller runs first where the pod heeds it [0].")
+    parser.add_argument("--request-id", default="", help="Name of the request [made by the pod].")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    request = build_request(parsed)
+
+    def stream() -> int:
+        with client.open_channel(parsed.endpoint) as channel:
+            responses = rpc.InferenceStub(channel).Generate(request, timeout=parsed.timeout)
+            print_json(responses) if parsed.json else print_text(responses, parsed.n)
+        return 0
+
+    return client.report_failure(stream, parsed.endpoint)
+
+
+def build_request(parsed: argparse.Namespace) -> pb.GenerateRequest:
+    """The message for the flags. Raises ConfigError for token ids that are no numbers or out of a field's range."""
+    try:
+        request = client.request_from(parsed)
+        request.MergeFrom(
+            pb.GenerateRequest(
+                request_id=parsed.request_id,
+                n=parsed.n,
+                min_tokens=parsed.min_tokens,
+                ignore_eos=parsed.ignore_eos,
+                logprobs=parsed.logprobs,
+                priority=parsed.priority,
+            )
+        )
+        _set_prompt(request, parsed)
+    except ValueError as error:
+        raise ConfigError(f"a value does not fit its field: {error}") from None
+    return request
+
+
+def _set_prompt(request: pb.GenerateRequest, parsed: argparse.Namespace) -> None:
+    if parsed.token_ids is not None:
+        request.token_ids.ids.extend(int(token) for token in parsed.token_ids.split(",") if token.strip())
+        request.token_ids.SetInParent()
+        return
+    text = sys.stdin.read() if parsed.prompt in (None, "-") else parsed.prompt
+    if not parsed.chat and parsed.system is None:
+        request.text = text
+        return
+    if parsed.system is not None:
+        request.chat.messages.append(client.chat_message("system", parsed.system))
+    request.chat.messages.append(client.chat_message("user", text))
+
+
+def print_json(responses: Iterable[pb.GenerateResponse]) -> None:
+    """Each message as it comes: {"chunk": ...} or {"finished": ...}, with the field names of the proto."""
+    for response in responses:
+        fields = MessageToDict(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        print(json.dumps(fields, ensure_ascii=False), flush=True)
+
+
+def print_text(responses: Iterable[pb.GenerateResponse], num_choices: int) -> None:
+    """One answer is streamed; several are printed whole, one after the other. What they cost goes to stderr."""
+    texts: dict[int, str] = {}
+    for response in responses:
+        if response.HasField("chunk"):
+            chunk = response.chunk
+            if num_choices <= 1:
+                print(chunk.text, end="", flush=True)
+            else:
+                texts[chunk.index] = texts.get(chunk.index, "") + chunk.text
+            continue
+        finished = response.finished
+        print(f"[{finished.index}] {texts.pop(finished.index, '')}" if num_choices > 1 else "", flush=True)
+        print(client.usage_line(finished), file=sys.stderr)
