@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from headstart.contract.events import CacheEvent, Cleared, Digest, EventBatch, Removed, Stored
 from headstart.contract.prefix import wire_hash
@@ -115,11 +116,24 @@ class CacheMirror:
     def snapshot(self, chunk_size: int) -> tuple[int, Iterator[tuple[list[int], list[int]]]]:
         """The position and, in chunks, the (hashes, parents) held there. Parents come before their children.
 
-        Two list copies are taken at once; the chunks are cut from them as they are asked for.
+        One copy of the set is taken at once; the chunks are cut from it as they are asked for.
         """
-        hashes, parents = list(self.held), list(self.held.values())
-        chunks = (
-            (hashes[start : start + chunk_size], parents[start : start + chunk_size])
-            for start in range(0, len(hashes), chunk_size)
-        )
-        return self.seq, chunks
+        held = dict(self.held)
+        return self.seq, _chunks(_parents_first(held), held, chunk_size)
+
+
+def _parents_first(held: dict[int, int]) -> Iterator[int]:
+    """Every hash of `held`, each after its parent, also where the parent was evicted and stored again later."""
+    sent: set[int] = set()
+    for key in held:
+        chain = []
+        while key in held and key not in sent:
+            sent.add(key)
+            chain.append(key)
+            key = held[key]
+        yield from reversed(chain)
+
+
+def _chunks(hashes: Iterator[int], held: dict[int, int], chunk_size: int) -> Iterator[tuple[list[int], list[int]]]:
+    while chunk := list(islice(hashes, chunk_size)):
+        yield chunk, [held[key] for key in chunk]

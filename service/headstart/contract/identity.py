@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class PodIdentity:
     """A pod's model and shape. Fingerprints and digests are SHA-256 in hex.
 
-    `epoch` is random per process: a sequence number means nothing without it. `numerics_id` names dtype, instruction set
-    and attention backend; pods of equal ids give bit-identical text. `features` is what is in effect, by name.
+    `epoch` is random per process: a sequence number means nothing without it. `numerics_id` names dtype, instruction
+    set and attention backend; pods of equal ids give bit-identical text. `features` is what is in effect, by name.
     """
 
     epoch: str

@@ -4,7 +4,7 @@ Pod and operator both call these functions, so a predicted hit and an actual one
 where blocks live or who holds them.
 
     root = SHA-256(tagged fields of everything that changes K/V, and the fleet secret)
-    H_i  = SHA-256(H_{i-1} || extras || 16 tokens as little-endian uint32),   H_{-1} = root
+    H_i  = SHA-256(H_{i-1} || extras || the block's tokens as little-endian uint32),   H_{-1} = root
 
 Extras are tagged and length-prefixed, so no two sets of them encode alike, and the tokens of a block have one fixed
 length, so the whole message decodes in one way only. A digest is 256 bits: token ids are not compared on a hit.
@@ -38,7 +38,7 @@ def hash_root(fields: Mapping[str, str], fleet_secret: bytes = b"") -> bytes:
 
 
 def encode_extras(*, lora: str = "", lora_digest: str = "", cache_salt: str = "") -> bytes:
-    """What separates equal tokens: the adapter (by name and content) and the tenant's salt. Empty when there is neither."""
+    """What separates equal tokens: the adapter, by name and content, and the tenant's salt. Empty without both."""
     extras = b""
     if lora or lora_digest:
         extras += _TAG_LORA + _prefixed(lora.encode()) + _prefixed(lora_digest.encode())
@@ -47,18 +47,16 @@ def encode_extras(*, lora: str = "", lora_digest: str = "", cache_salt: str = ""
     return extras
 
 
-def block_hashes(
-    parent: bytes, token_ids: Sequence[int], block_size: int, extras: bytes = b"", *, start: int = 0
-) -> list[bytes]:
-    """Chain hashes of the full blocks of `token_ids[start:]`; a partly filled last block has none.
+def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extras: bytes = b"") -> list[bytes]:
+    """Chain hashes of the full blocks of `token_ids`; a partly filled last block has none.
 
-    `parent` is the hash of the block that ends at `start`, or the root. Raises OverflowError for an id that is
-    negative or above 32 bits.
+    `parent` is the hash of the block before them, or the root. Raises OverflowError for an id that is negative or
+    above 32 bits.
     """
-    num_blocks = (len(token_ids) - start) // block_size
-    if num_blocks <= 0:
+    num_blocks = len(token_ids) // block_size
+    if num_blocks == 0:
         return []
-    packed = array("I", token_ids[start : start + num_blocks * block_size])
+    packed = array("I", token_ids[: num_blocks * block_size])
     if sys.byteorder == "big":
         packed.byteswap()
     view = memoryview(packed).cast("B")

@@ -1,0 +1,51 @@
+"""How requests end: which sampled token is the last, what is told at the end, and whom a fault takes along."""
+
+from __future__ import annotations
+
+from headstart.cache.manager import BlockManager
+from headstart.core.request import RequestState
+from headstart.core.step import Finish, FinishReason, RequestStats
+
+
+def find_finish(
+    request: RequestState, sampled: list[int], eos_token_ids: frozenset[int]
+) -> tuple[Finish | None, list[int]]:
+    """Whether one of the tokens just appended ends the request, and the tokens up to that one.
+
+    The order is eos, stop ids, length. `min_tokens` holds back all but length.
+    """
+    spec = request.spec
+    num_known = len(request.tokens) - len(sampled)
+    for count, token in enumerate(sampled, 1):
+        num_output = num_known + count - request.num_prompt
+        if token in request.stop_ids and num_output >= spec.min_tokens:
+            is_eos = token in eos_token_ids and not spec.ignore_eos
+            return Finish(FinishReason.STOP, None if is_eos else token), sampled[:count]
+        if num_known + count >= request.max_known:
+            return Finish(FinishReason.LENGTH), sampled[:count]
+    return None, sampled
+
+
+def stats_of(request: RequestState) -> RequestStats:
+    """What is told about a request when it ends."""
+    return RequestStats(
+        prompt_tokens=request.num_prompt,
+        cached_tokens=request.cached_tokens,
+        num_preemptions=request.num_preemptions,
+        arrival_s=request.arrival_s,
+        admitted_s=request.admitted_s,
+        first_token_s=request.first_token_s,
+    )
+
+
+def spread_faults(manager: BlockManager, requests: list[RequestState], faults: dict[int, str]) -> dict[int, str]:
+    """The rows that failed and, in turn, every row that hit a block which one of them registered in this step."""
+    spread = dict(faults)
+    todo = list(faults)
+    while todo:
+        suspect = set(manager.pending_blocks(requests[todo.pop()].table))
+        for row, request in enumerate(requests):
+            if suspect and row not in spread and not suspect.isdisjoint(request.table.block_ids):
+                spread[row] = "a request whose cached prefix it shared in this step failed"
+                todo.append(row)
+    return spread

@@ -1,0 +1,23 @@
+"""The numbers that bound a step and an admission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """Token budget `max_num_batched_tokens` a step, at most `max_num_seqs` running, `max_len` tokens a request.
+
+    `long_prefill_token_threshold` caps one prompt's share of a step while it has company (0 = no cap);
+    `max_partial_prefills` bounds the prompts that a step leaves unfinished. `policy` is "fcfs" or "priority"
+    (smaller first). `watermark` is the share of the pool that an admission leaves free while something runs.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    max_len: int = 8192
+    long_prefill_token_threshold: int = 0
+    max_partial_prefills: int = 4
+    policy: str = "fcfs"
+    watermark: float = 0.02

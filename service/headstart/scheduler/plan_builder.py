@@ -1,0 +1,73 @@
+"""The step plan while it is being made: rows can still be added and taken out. Owner: one call of `schedule()`."""
+
+from __future__ import annotations
+
+from headstart.core.request import RequestState
+from headstart.core.step import StartedRow, StepPlan
+
+
+class PlanBuilder:
+    """Columns of the rows planned so far and the token budget that is left."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.num_partial = 0
+        self.requests: list[RequestState] = []
+        self.starts: list[int] = []
+        self.num_tokens: list[int] = []
+        self.new_block_ids: list[list[int]] = []
+        self.samples: list[bool] = []
+        self.started: list[StartedRow] = []
+        self.read_only: set[str] = set()
+        self.preempted_rank: int | None = None
+        """The best rank among the requests preempted for this plan; None when there was none."""
+
+    def add(self, request: RequestState, num_tokens: int, new_block_ids: list[int]) -> None:
+        """Plan `num_tokens` of a request from where it stands."""
+        start = request.num_computed
+        is_sampling = start + num_tokens >= len(request.tokens)
+        self.requests.append(request)
+        self.starts.append(start)
+        self.num_tokens.append(num_tokens)
+        self.new_block_ids.append(new_block_ids)
+        self.samples.append(is_sampling)
+        self.budget -= num_tokens
+        if not is_sampling:
+            self.num_partial += 1
+
+    def planned(self, request: RequestState) -> int:
+        """Tokens of a request that are in the plan."""
+        return self.num_tokens[self.requests.index(request)] if request in self.requests else 0
+
+    def withdraw(self, request: RequestState) -> None:
+        """Take a request's row out whole and refund its tokens, if it has one."""
+        if request not in self.requests:
+            return
+        row = self.requests.index(request)
+        self.budget += self.num_tokens[row]
+        self.num_partial -= not self.samples[row]
+        for column in (self.requests, self.starts, self.num_tokens, self.new_block_ids, self.samples):
+            del column[row]
+        self.read_only.discard(request.request_id)
+
+    def freeze(self, step: int, finished: list[str]) -> StepPlan:
+        """The plan as the runner sees it."""
+        requests = self.requests
+        drafts = {
+            row: request.drafts[: start + count - len(request.tokens)]
+            for row, (request, start, count) in enumerate(zip(requests, self.starts, self.num_tokens, strict=True))
+            if request.drafts and start + count > len(request.tokens)
+        }
+        ids = [request.request_id for request in requests]
+        return StepPlan(
+            step=step,
+            request_ids=ids,
+            starts=self.starts,
+            num_tokens=self.num_tokens,
+            new_block_ids=self.new_block_ids,
+            samples=self.samples,
+            drafts=drafts,
+            read_only=frozenset(ids.index(name) for name in self.read_only),
+            started=self.started,
+            finished=finished,
+        )

@@ -1,0 +1,457 @@
+"""Decides how far each request advances in a step: add, abort, schedule, commit (and reset).
+
+Prefill, chunked prefill, decode, a prefix hit, resumption after a preemption and draft tokens are one question: how
+many of the tokens that a request wants may be computed now. It knows token counts, blocks and order; nothing of models,
+text or streams. Owner of every `RequestState`, of the waiting queue and, through the block manager, of all blocks. One
+thread only: the engine's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headstart.cache.manager import BlockManager
+from headstart.contract.prefix import encode_extras, reads_cache
+from headstart.contract.request import GenerateSpec
+from headstart.core.request import PrefixMatch, RequestState, RequestStatus
+from headstart.core.step import (
+    Finish,
+    FinishReason,
+    RequestStats,
+    StartedRow,
+    StepOutput,
+    StepPlan,
+    StepUpdates,
+)
+from headstart.errors import AlreadyExistsError, FailedPreconditionError, InvalidRequestError
+from headstart.scheduler.finish import find_finish, spread_faults, stats_of
+from headstart.scheduler.limits import SchedulerLimits
+from headstart.scheduler.plan_builder import PlanBuilder
+from headstart.scheduler.stats import Counters, SchedulerStats
+from headstart.scheduler.waiting import WaitingQueue
+
+_NO_BLOCKS: list[int] = []
+
+
+class Scheduler:
+    """Bounded by `limits`; `eos_token_ids` end a request that does not ignore them; `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        manager: BlockManager,
+        limits: SchedulerLimits,
+        *,
+        eos_token_ids: frozenset[int] = frozenset(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._manager = manager
+        self._budget = limits.max_num_batched_tokens
+        self._max_num_seqs = limits.max_num_seqs
+        self._max_len = min(limits.max_len, manager.pool.num_blocks * manager.block_size)
+        self._prefill_cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+        self._max_partial_prefills = limits.max_partial_prefills
+        self._watermark_blocks = int(limits.watermark * manager.pool.num_blocks)
+        self._eos_token_ids = eos_token_ids
+        self._clock = clock
+        self._requests: dict[str, RequestState] = {}
+        self._waiting = WaitingQueue(by_priority=limits.policy == "priority")
+        self._running: list[RequestState] = []
+        self._prefilling: dict[RequestState, None] = {}
+        self._aged: list[RequestState] = []
+        self._in_flight: list[RequestState] = []
+        self._left_runner: list[str] = []
+        self._has_drafts = False
+        self._num_arrivals = 0
+        self.counters = Counters()
+
+    # -- the five verbs
+
+    def add(self, spec: GenerateSpec) -> None:
+        """Queue a request.
+
+        Raises AlreadyExistsError for an id that is in use, InvalidRequestError for a request that can never fit.
+        """
+        num_known = len(spec.prompt_token_ids) + len(spec.resume_token_ids)
+        if spec.request_id in self._requests:
+            raise AlreadyExistsError(f"request_id: {spec.request_id!r} is still running")
+        if num_known == 0:
+            raise InvalidRequestError("prompt", "is empty")
+        if num_known + 1 > self._max_len:
+            raise InvalidRequestError(
+                "prompt", f"has {num_known} tokens; with one generated token at most {self._max_len} fit this pod"
+            )
+        self._num_arrivals += 1
+        request = RequestState(
+            spec,
+            arrival=self._num_arrivals,
+            max_known=min(len(spec.prompt_token_ids) + spec.max_tokens, self._max_len),
+            stop_ids=spec.stop_token_ids if spec.ignore_eos else spec.stop_token_ids | self._eos_token_ids,
+        )
+        request.table.extras = encode_extras(lora=spec.lora, cache_salt=spec.cache_salt)
+        request.arrival_s = self._clock()
+        self._requests[spec.request_id] = request
+        self._waiting.push(request, step=self.counters.steps)
+
+    def abort(self, request_id: str) -> RequestStats | None:
+        """End a request wherever it is, for whatever reason. Idempotent: None when there is no such request.
+
+        While its step is in flight its blocks may still be written, so they are held until the commit.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        is_in_flight = any(other is request for other in self._in_flight)
+        self._end(request, holds_blocks=is_in_flight)
+        return stats_of(request)
+
+    def schedule(self) -> StepPlan:
+        """The next step: running requests first (decodes, then partial prefills), then waiting ones."""
+        counters = self.counters
+        counters.steps += 1
+        for request in self._aged:
+            request.is_aged = False
+        self._aged.clear()
+        self._waiting.promote(step=counters.steps)
+
+        plan = PlanBuilder(self._budget)
+        for request in self._decodes_first():
+            if plan.budget <= 0:
+                break
+            if request.status is not RequestStatus.RUNNING:
+                continue  # preempted for one before it
+            start = request.num_computed
+            num_tokens = len(request.tokens) + len(request.drafts) - start
+            if num_tokens > 1:
+                num_tokens = self._chunk(request, start, plan)
+            if start + num_tokens < request.edge:
+                plan.add(request, num_tokens, _NO_BLOCKS)
+            else:
+                self._advance(request, plan)
+        if plan.preempted_rank is None:
+            self._admit(plan)
+
+        self._in_flight = plan.requests
+        finished, self._left_runner = self._left_runner, []
+        return plan.freeze(counters.steps, finished)
+
+    def commit(self, plan: StepPlan, output: StepOutput | None) -> StepUpdates:
+        """Take in what the runner found for `plan`, which must be the last one scheduled.
+
+        `output` is None when the forward pass failed as a whole: every request of the step ends with an error and what
+        the step registered is undone.
+        """
+        requests, self._in_flight = self._in_flight, []
+        finished: dict[str, tuple[Finish, RequestStats]] = {}
+        if output is None:
+            output = StepOutput([[] for _ in requests], faults=dict.fromkeys(range(len(requests)), "the step failed"))
+            self._end_faulty(requests, output.faults, finished, forget=False)
+        elif output.faults:
+            self._end_faulty(requests, spread_faults(self._manager, requests, output.faults), finished, forget=True)
+        self._manager.seal()
+        self.counters.computed_tokens += plan.total_tokens
+        new_tokens = output.sampled
+        starts, counts = plan.starts, plan.num_tokens
+        for row, (request, sampled) in enumerate(zip(requests, output.sampled, strict=True)):
+            if request.status is not RequestStatus.RUNNING:  # ended by a fault above, or aborted in flight
+                self._manager.release(request.table)
+                kept: list[int] = []
+            elif not sampled:
+                request.num_computed = starts[row] + counts[row]
+                continue
+            else:
+                tokens = request.tokens
+                request.num_computed = len(tokens) + len(sampled) - 1
+                tokens.extend(sampled)
+                if request.is_prefilling:
+                    self._end_prefill(request)
+                if len(tokens) < request.max_known and request.stop_ids.isdisjoint(sampled):
+                    continue
+                finish, kept = find_finish(request, sampled, self._eos_token_ids)
+                if finish is None:
+                    continue
+                self._end(request)
+                finished[request.request_id] = (finish, stats_of(request))
+            if new_tokens is output.sampled:
+                new_tokens = output.sampled[:]
+            new_tokens[row] = kept
+        if self._has_drafts or output.drafts:
+            self._take_drafts(requests, output.drafts)
+        ids = plan.request_ids
+        return StepUpdates(
+            request_ids=ids,
+            new_tokens=new_tokens,
+            finished=finished,
+            logprobs={ids[row]: entries for row, entries in output.logprobs.items()},
+            prompt_logprobs={ids[row]: entries for row, entries in output.prompt_logprobs.items()},
+        )
+
+    def reset(self, *, force: bool) -> int:
+        """Forget all cached blocks and say how many there were.
+
+        Raises FailedPreconditionError while blocks are in use; with `force` everything that runs is preempted instead,
+        in order, and starts again.
+        """
+        pool = self._manager.pool
+        if self._running and not force:
+            in_use = pool.num_blocks - pool.num_free
+            raise FailedPreconditionError(f"{in_use} blocks are in use by {len(self._running)} running requests")
+        if self._in_flight:
+            raise FailedPreconditionError("a step is in flight")
+        for request in reversed(self._running[:]):
+            self._preempt(request, PlanBuilder(0))
+        return pool.clear()
+
+    # -- what others may read
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could advance or admit anything, or has to tell the runner who left."""
+        return bool(self._requests or self._left_runner)
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """Counts as of now."""
+        pool = self._manager.pool
+        rest = sum(len(request.tokens) - request.num_computed for request in self._prefilling)
+        idle_cached = pool.num_idle_cached
+        return SchedulerStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            pending_prefill_tokens=self._waiting.num_tokens + rest,
+            referenced_blocks=pool.num_blocks - pool.num_free,
+            cached_blocks=idle_cached,
+            free_blocks=pool.num_free - idle_cached,
+            **{name: getattr(self.counters, name) for name in Counters.__slots__},
+        )
+
+    def audit(self) -> int:
+        """Blocks in use that no request accounts for. Raises PoolError when the pool contradicts itself."""
+        self._manager.pool.audit()
+        held = {block for request in self._requests.values() for block in request.table.block_ids}
+        return self._manager.pool.num_blocks - self._manager.pool.num_free - len(held)
+
+    # -- how far a running request goes
+
+    def _decodes_first(self) -> list[RequestState]:
+        if not self._prefilling:
+            return self._running[:]
+        decodes = [request for request in self._running if not request.is_prefilling]
+        return [*decodes, *self._prefilling]
+
+    def _chunk(self, request: RequestState, start: int, plan: PlanBuilder) -> int:
+        """Tokens to compute from `start`: all that the request wants, within the budget and, in company, the cap."""
+        remaining = len(request.tokens) - start
+        count = min(remaining + len(request.drafts), plan.budget)
+        if remaining > min(count, self._prefill_cap) and self._has_company(request):
+            count = min(count, self._prefill_cap)
+            # Ending at a block edge lets it match again there: another request may be computing the same prefix.
+            block_size = self._manager.block_size
+            aligned = (start + count) // block_size * block_size - start
+            count = aligned if aligned > 0 else count
+        return count
+
+    def _has_company(self, request: RequestState) -> bool:
+        """Whether another request runs, or could be admitted beside this one."""
+        is_running = request.status is RequestStatus.RUNNING
+        if len(self._running) > is_running:
+            return True
+        other = next((waiting for waiting in self._waiting if waiting is not request), None)
+        if other is None or self._max_num_seqs == 1:
+            return other is not None and self._waiting.rank(other) < self._waiting.rank(request)
+        own = 0 if is_running else self._need(request)
+        return self._need(other) <= self._room(is_idle=False) - own
+
+    def _advance(self, request: RequestState, plan: PlanBuilder) -> None:
+        """Plan a row that needs blocks, completes one or may match again; preempt for it when the pool is too small."""
+        table, tokens = request.table, request.tokens
+        while request.status is RequestStatus.RUNNING:
+            match = PrefixMatch([], request.num_computed)
+            if request.is_prefilling and len(table.block_ids) * self._manager.block_size == request.num_computed:
+                match = self._match(request)
+            start = match.num_tokens
+            count = self._chunk(request, start, plan)
+            new_block_ids = self._manager.reserve(table, tokens, start + count, match.block_ids)
+            if new_block_ids is not None:
+                self.counters.rematched_tokens += start - request.num_computed
+                request.num_computed = start
+                self._plan_row(request, count, new_block_ids, plan)
+                return
+            if request.drafts:
+                request.drafts = []  # nobody is preempted for a guess
+            else:
+                self._preempt(self._victim(), plan)
+
+    def _victim(self) -> RequestState:
+        """The running request that gives way first. One that lent blocks in this step cannot: others build on them."""
+        candidates = [request for request in self._running if not request.table.is_lender]
+        if self._waiting.is_by_priority:
+            return max(candidates, key=self._yields)
+        return candidates[-1]
+
+    def _yields(self, request: RequestState) -> tuple[int, int]:
+        return self._waiting.rank(request), request.arrival
+
+    def _preempt(self, request: RequestState, plan: PlanBuilder) -> None:
+        """Back to the queue: blocks released, output kept, its row of this step undone."""
+        rank = self._waiting.rank(request)
+        plan.withdraw(request)
+        plan.preempted_rank = rank if plan.preempted_rank is None else min(rank, plan.preempted_rank)
+        self._leave_running(request)
+        self._manager.release(request.table)
+        request.num_computed = request.edge = 0
+        request.drafts = []
+        request.num_preemptions += 1
+        self.counters.num_preemptions += 1
+        self._waiting.push(request, step=self.counters.steps)
+
+    def _plan_row(self, request: RequestState, count: int, new_block_ids: list[int], plan: PlanBuilder) -> None:
+        request.edge = request.table.edge
+        plan.add(request, count, new_block_ids)
+        if request.num_computed < request.table.num_shared * self._manager.block_size:
+            plan.read_only.add(request.request_id)
+
+    # -- who is admitted
+
+    def _admit(self, plan: PlanBuilder) -> None:
+        """Start waiting requests in order. The first that does not fit stops it, so that nobody is overtaken."""
+        index = 0
+        while index < len(self._waiting):
+            request = self._waiting[index]
+            if plan.preempted_rank is not None and self._waiting.rank(request) >= plan.preempted_rank:
+                return
+            match = self._match(request)
+            need = self._manager.need(request.table, len(request.tokens), match.block_ids)
+            has_room = len(self._running) < self._max_num_seqs and need <= self._room(is_idle=not self._running)
+            if has_room and plan.budget > 0:
+                count = self._chunk(request, match.num_tokens, plan)
+                is_partial = match.num_tokens + count < len(request.tokens)
+                if is_partial and plan.num_partial >= self._max_partial_prefills:
+                    index += 1  # stepped over; it keeps its place
+                else:
+                    self._start(request, match, count, plan)
+            elif not self._make_way(request, match, plan):
+                return
+
+    def _start(self, request: RequestState, match: PrefixMatch, count: int, plan: PlanBuilder) -> None:
+        self._waiting.remove(request)
+        request.status = RequestStatus.RUNNING
+        request.is_prefilling = True
+        request.num_computed = match.num_tokens
+        self._running.append(request)
+        self._prefilling[request] = None
+        if request.is_aged:
+            self._aged.append(request)
+        if request.admitted_s == 0.0:
+            request.admitted_s = self._clock()
+            request.cached_tokens = min(match.num_tokens, request.num_prompt)
+        self._count_query(request, match)
+        hits = match.block_ids
+        new_block_ids = self._manager.reserve(request.table, request.tokens, match.num_tokens + count, hits)
+        if new_block_ids is None:
+            raise RuntimeError(f"admission of {request.request_id} passed the gate and found no blocks")
+        plan.started.append(StartedRow(request.spec, request.tokens[:], match.num_tokens, hits))
+        self._plan_row(request, count, new_block_ids[len(hits) :], plan)
+
+    def _make_way(self, head: RequestState, match: PrefixMatch, plan: PlanBuilder) -> bool:
+        """Preempt as few requests of strictly lower rank as let `head` in; nobody when even all would not do."""
+        rank = self._waiting.rank(head)
+        lower = [r for r in self._running if self._waiting.rank(r) > rank and not r.table.is_lender]
+        if not lower:
+            return False
+        lower.sort(key=self._yields, reverse=True)
+        hits = self._manager.settled(match.block_ids)
+        need = self._manager.need(head.table, len(head.tokens), hits)
+        remaining = len(head.tokens) - len(hits) * self._manager.block_size
+        budget, room, num_left = plan.budget, self._room(is_idle=True), len(self._running)
+        for count, freed in enumerate(self._manager.freed_by([r.table for r in lower], hits), 1):
+            victim = lower[count - 1]
+            budget += plan.planned(victim)
+            room += self._owed(victim)
+            num_left -= 1
+            is_partial = remaining > min(budget, self._prefill_cap)
+            fits = need <= room + freed - (self._watermark_blocks if num_left else 0)
+            may_start = budget > 0 and not (is_partial and plan.num_partial >= self._max_partial_prefills)
+            if fits and may_start and num_left < self._max_num_seqs:
+                for request in lower[:count]:
+                    self._preempt(request, plan)
+                return True
+        return False
+
+    def _match(self, request: RequestState) -> PrefixMatch:
+        if not reads_cache(request.spec.prompt_logprobs):
+            return PrefixMatch([], request.num_computed)
+        return self._manager.match(request.table, request.tokens)
+
+    def _need(self, request: RequestState) -> int:
+        return self._manager.need(request.table, len(request.tokens), self._match(request).block_ids)
+
+    def _owed(self, request: RequestState) -> int:
+        """Blocks that an admitted prompt was promised and has not taken yet."""
+        return self._manager.need(request.table, len(request.tokens)) if request.is_prefilling else 0
+
+    def _room(self, *, is_idle: bool) -> int:
+        """Blocks that an admission may use. An idle engine has no watermark, or nothing could start."""
+        owed = sum(self._owed(request) for request in self._prefilling)
+        return self._manager.pool.num_free - owed - (0 if is_idle else self._watermark_blocks)
+
+    def _count_query(self, request: RequestState, match: PrefixMatch) -> None:
+        if not (self._manager.is_caching and reads_cache(request.spec.prompt_logprobs)):
+            return
+        if request.num_preemptions:
+            self.counters.requeried_tokens += len(request.tokens)
+            self.counters.rehit_tokens += match.num_tokens
+        else:
+            self.counters.queried_tokens += request.num_prompt
+            self.counters.hit_tokens += request.cached_tokens
+
+    # -- how requests end
+
+    def _leave_running(self, request: RequestState) -> None:
+        self._running.remove(request)
+        self._prefilling.pop(request, None)
+        request.is_prefilling = False
+        self._left_runner.append(request.request_id)
+
+    def _end(self, request: RequestState, *, holds_blocks: bool = False) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self._leave_running(request)
+        else:
+            self._waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        del self._requests[request.request_id]
+        if not holds_blocks:
+            self._manager.release(request.table)
+
+    def _end_prefill(self, request: RequestState) -> None:
+        request.is_prefilling = False
+        self._prefilling.pop(request, None)
+        if request.first_token_s == 0.0:
+            request.first_token_s = self._clock()
+
+    def _end_faulty(
+        self,
+        requests: list[RequestState],
+        faults: dict[int, str],
+        finished: dict[str, tuple[Finish, RequestStats]],
+        *,
+        forget: bool,
+    ) -> None:
+        """End rows that have no result. With `forget`, nothing that they wrote or read stays cached."""
+        self.counters.contained_faults += 1
+        for row, reason in faults.items():
+            request = requests[row]
+            if request.status is RequestStatus.RUNNING:
+                self._end(request, holds_blocks=True)
+                finished[request.request_id] = (Finish(FinishReason.ERROR, error=reason), stats_of(request))
+            self._manager.release(request.table, forget=forget)
+
+    def _take_drafts(self, requests: list[RequestState], drafts: dict[int, list[int]]) -> None:
+        if self._has_drafts:
+            for request in requests:
+                request.drafts = []
+        for row, guesses in drafts.items():
+            request = requests[row]
+            if request.status is RequestStatus.RUNNING:
+                request.drafts = guesses[: max(0, request.max_known - len(request.tokens) - 1)]
+        self._has_drafts = bool(drafts)

@@ -1,0 +1,49 @@
+"""What the scheduler counts. `Counters` only grow and belong to the scheduler; `SchedulerStats` is a frozen reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start of the process.
+
+    `queried_tokens` and `hit_tokens` are counted once a request, at its first admission; the same for resumptions after
+    a preemption in `requeried_tokens` and `rehit_tokens`; `rematched_tokens` are hits that a partial prefill found on
+    its way, computed by another request meanwhile. Requests that may not read the cache count nowhere.
+    """
+
+    steps: int = 0
+    computed_tokens: int = 0
+    num_preemptions: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    requeried_tokens: int = 0
+    rehit_tokens: int = 0
+    rematched_tokens: int = 0
+    contained_faults: int = 0
+
+
+class SchedulerStats(NamedTuple):
+    """Requests, tokens and blocks as of one moment, and the totals of `Counters`.
+
+    Blocks in use by a request, idle with reusable content, and idle without: the three sum to the pool's usable blocks.
+    """
+
+    running: int
+    waiting: int
+    pending_prefill_tokens: int
+    referenced_blocks: int
+    cached_blocks: int
+    free_blocks: int
+    steps: int
+    computed_tokens: int
+    num_preemptions: int
+    queried_tokens: int
+    hit_tokens: int
+    requeried_tokens: int
+    rehit_tokens: int
+    rematched_tokens: int
+    contained_faults: int
