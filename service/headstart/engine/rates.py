@@ -1,0 +1,49 @@
+"""How fast this pod computes, measured from its own steps. Owned by the engine thread; knows no clock."""
+
+from __future__ import annotations
+
+from headstart.core.step import StepPlan
+
+_DECAY = 0.9
+"""What a step's weight is multiplied by with each later one: the last ten steps decide."""
+
+
+class StepRates:
+    """Exponentially weighted means. Both are 0.0 until a step has told.
+
+    The prefill rate is a quotient of two decayed sums, tokens and seconds, so that a step with a handful of prompt
+    tokens weighs no more than it should. Of a mixed step the usual time of a decode step is taken off first.
+    """
+
+    def __init__(self) -> None:
+        self.decode_step_s = 0.0
+        self._prefill_tokens = 0.0
+        self._prefill_s = 0.0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return self._prefill_tokens / self._prefill_s if self._prefill_s > 0.0 else 0.0
+
+    def observe(self, plan: StepPlan, duration_s: float) -> None:
+        """Learn from one step. A row is taken for a decode when it computes one token besides its drafts."""
+        total = plan.total_tokens
+        if total == plan.num_rows + sum(map(len, plan.drafts.values())):
+            self._observe_decode(duration_s)
+            return
+        drafts = plan.drafts
+        prefill = sum(
+            num_tokens
+            for index, num_tokens in enumerate(plan.num_tokens)
+            if num_tokens > 1 + len(drafts.get(index, ()))
+        )
+        share_s = duration_s * prefill / total
+        if prefill < total:
+            share_s = max(duration_s - self.decode_step_s, share_s)
+        self._prefill_tokens = _DECAY * self._prefill_tokens + prefill
+        self._prefill_s = _DECAY * self._prefill_s + share_s
+
+    def _observe_decode(self, duration_s: float) -> None:
+        if self.decode_step_s == 0.0:
+            self.decode_step_s = duration_s
+        else:
+            self.decode_step_s += (1.0 - _DECAY) * (duration_s - self.decode_step_s)
