@@ -1,0 +1,73 @@
+"""How many KV blocks a pod gets and how long a request may be: arithmetic on numbers, no settings, no device.
+
+Holds no state. Errors name the setting to change.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headstart.errors import ConfigError
+
+DEFAULT_MEMORY_FRACTION = 0.9
+# Without a wish a CPU pod takes no more than this, however much memory the machine has.
+MAX_DEFAULT_CPU_BYTES = 4 << 30
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def count_blocks(
+    *,
+    num_blocks: int | None,
+    memory_bytes: int | None,
+    memory_fraction: float | None,
+    available_bytes: int,
+    block_bytes: int,
+) -> int:
+    """Usable KV blocks: the exact number when set, else what fits the bytes, else what fits a share of the memory.
+
+    `block_bytes` is what one block takes over all layers. Raises ConfigError when not even one fits.
+    """
+    if num_blocks is not None:
+        return num_blocks
+    key, wanted_bytes = "cache.memory_bytes", memory_bytes
+    if wanted_bytes is None:
+        key = "cache.memory_fraction"
+        wanted_bytes = int((memory_fraction or DEFAULT_MEMORY_FRACTION) * available_bytes)
+        if memory_fraction is None:
+            wanted_bytes = min(wanted_bytes, MAX_DEFAULT_CPU_BYTES)
+    if wanted_bytes < block_bytes:
+        raise ConfigError(f"{key}: {wanted_bytes} bytes hold no KV block; one takes {block_bytes} bytes")
+    return wanted_bytes // block_bytes
+
+
+def fit_max_len(*, wanted: int | None, model_len: int, num_blocks: int, block_size: int) -> int:
+    """Most tokens of one request: what was asked for, else the model's, but never more than the pool holds.
+
+    Raises ConfigError when the wish is longer than the model's context or than the pool.
+    """
+    pool_len = num_blocks * block_size
+    if wanted is None:
+        if pool_len < 2:
+            raise ConfigError("cache.num_blocks: the pool holds less than 2 tokens; give it more blocks")
+        return min(model_len, pool_len)
+    if wanted > model_len:
+        raise ConfigError(f"model.max_len: {wanted} is more than the model's context of {model_len}")
+    if wanted > pool_len:
+        raise ConfigError(
+            f"model.max_len: a request of {wanted} tokens does not fit {num_blocks} blocks of {block_size}; the "
+            f"largest that fits is {pool_len}. Lower model.max_len or raise cache.num_blocks or cache.memory_bytes"
+        )
+    return wanted
+
+
+def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Bytes that this process may still take: the machine's available memory, or less when its cgroup has a limit."""
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    machine_bytes = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+    except (OSError, ValueError):
+        return machine_bytes
+    return machine_bytes if limit == "max" else max(0, min(machine_bytes, int(limit) - used))
