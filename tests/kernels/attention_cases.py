@@ -1,0 +1,96 @@
+"""Ragged batches for the attention contract, and the dense float64 answer. Torch only at the edges: a case is numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from headstart_kernels.metadata import AttentionMetadata, build_metadata
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request in the batch: its tokens before this step, its tokens in this step, and its pages."""
+
+    start: int
+    num_tokens: int
+    pages: list[int]
+
+
+@dataclass(frozen=True)
+class Heads:
+    num_kv_heads: int = 2
+    group: int = 3
+    head_dim: int = 64
+
+
+def make_metadata(rows: list[Row], page_size: int) -> AttentionMetadata:
+    tables = np.zeros((len(rows), max((len(row.pages) for row in rows), default=1)), np.int32)
+    for line, row in enumerate(rows):
+        tables[line, : len(row.pages)] = row.pages
+    return build_metadata(
+        starts=[row.start for row in rows],
+        num_tokens=[row.num_tokens for row in rows],
+        block_tables=tables,
+        table_rows=range(len(rows)),
+        read_only=[False] * len(rows),
+        page_size=page_size,
+    )
+
+
+def lay_out(lengths: list[tuple[int, int]], page_size: int, num_pages: int, rng: np.random.Generator) -> list[Row]:
+    """Rows of (start, num_tokens) on random distinct pages out of [1, num_pages)."""
+    pages = (rng.permutation(num_pages - 1) + 1).tolist()
+    rows = []
+    for start, num_tokens in lengths:
+        needed = -(-(start + num_tokens) // page_size)
+        rows.append(Row(start, num_tokens, [pages.pop() for _ in range(needed)]))
+    return rows
+
+
+def random_sequence(length: int, heads: Heads, rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
+    """Q, K, V of one request in float32, [length, heads, head_dim] each."""
+    shape = (length, heads.num_kv_heads * heads.group, heads.head_dim)
+    kv_shape = (length, heads.num_kv_heads, heads.head_dim)
+    q, k, v = (rng.standard_normal(s, np.float32) for s in (shape, kv_shape, kv_shape))
+    return q, k, v
+
+
+def dense_attention(q: Any, k: Any, v: Any, scale: float) -> np.ndarray[Any, Any]:
+    """The last len(q) tokens of a sequence, causal, one head and one query at a time, in float64."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    out = np.zeros_like(q)
+    group = q.shape[1] // k.shape[1]
+    first = len(k) - len(q)
+    for token in range(len(q)):
+        seen = first + token + 1
+        for head in range(q.shape[1]):
+            keys, values = k[:seen, head // group], v[:seen, head // group]
+            scores = keys @ q[token, head] * scale
+            weights = np.exp(scores - scores.max())
+            out[token, head] = weights @ values / weights.sum()
+    return out
+
+
+def fill_storage(
+    rows: list[Row], sequences: list[Any], page_size: int, num_pages: int, poison: float = np.nan
+) -> torch.Tensor:
+    """Storage that holds each row's earlier tokens; all else is poison. This step's tokens are not in it yet."""
+    _, k, _ = sequences[0]
+    storage = np.full((num_pages, 2, page_size, *k.shape[1:]), poison, np.float32)
+    storage[0] = 0
+    for row, (_, keys, values) in zip(rows, sequences, strict=True):
+        for position in range(row.start):
+            page, offset = row.pages[position // page_size], position % page_size
+            storage[page, 0, offset] = keys[position]
+            storage[page, 1, offset] = values[position]
+    return torch.from_numpy(storage)
+
+
+def step_inputs(rows: list[Row], sequences: list[Any]) -> tuple[torch.Tensor, ...]:
+    """Q, K, V of this step's tokens, flattened."""
+    spans = [slice(row.start, row.start + row.num_tokens) for row in rows]
+    parts = [[sequence[i][span] for sequence, span in zip(sequences, spans, strict=True)] for i in range(3)]
+    return tuple(torch.from_numpy(np.concatenate(part)) for part in parts)
