@@ -1,7 +1,7 @@
 """A runner without weights: the next token is a pure function of the ids before it.
 
-For dry runs of a cluster, load tests and scheduler tests. A step takes `step_seconds + tokens * token_seconds`. The token
-does not depend on sampling parameters, seeds, `min_tokens` or masks: these have no effect here. A token's
+For dry runs of a cluster, load tests and scheduler tests. A step takes `step_seconds + tokens * token_seconds`. The
+token does not depend on sampling parameters, seeds, `min_tokens` or masks: these have no effect here. A token's
 probability is 1, so logprobs are 0.0 for it and the floor for any other.
 
 Does not know K/V, but checks plans as the model's runner does. Owner of the rows; called from the engine thread only.
