@@ -1,0 +1,241 @@
+"""Text to token ids and back, for one model: what the pod runs and what the operator runs must be the same object.
+
+Encoding never yields a control token for text from outside: those are the tokens flagged special, the end-of-sequence
+tokens, and added tokens that the chat template writes. It does not know chats (`chat.py` marks which characters came
+from outside) nor streams (`detokenizer.py`). A `Tokenizer` is immutable and may be used from any thread; the library
+releases the interpreter lock while it encodes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from headstart.errors import InvalidRequestError, ModelError
+from headstart.text.sources import Document, directory_document, gguf_document
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_HOLE = "\ud800"
+"""Stands for a character from outside while control tokens are searched. Text from outside cannot hold it."""
+
+
+class Tokenizer:
+    """One model's tokenizer, special ids and chat template, all of it made from one document."""
+
+    def __init__(self, document: Document) -> None:
+        """`document` is described in `sources.py`. Raises ModelError when it cannot work."""
+        self._document = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        raw = document["tokenizer"]
+        self.template: str | None = document["template"]
+        self.tool_template: str | None = document["tool_template"]
+        self.special_tokens: dict[str, str] = document["special_tokens"]
+        self.eos_token_ids = frozenset[int](document["eos_token_ids"])
+        self.bos_token_id: int | None = document["bos_token_id"]
+        self.add_bos: bool = document["add_bos"]
+        added = {entry["id"]: entry for entry in raw.get("added_tokens") or ()}
+        special = {i for i, entry in added.items() if entry["special"]}
+        self.special_ids = frozenset(special | self.eos_token_ids)
+        """Ids that give no text by default."""
+        templates = (self.template or "") + (self.tool_template or "")
+        named = {i for i, entry in added.items() if entry["content"] in templates}
+        self.control_ids = frozenset(self.special_ids | named)
+        """Ids that text from outside never becomes."""
+        self._control = [entry for i, entry in added.items() if i in self.control_ids]
+        self._markup, self._plain = _library_tokenizers(raw, self.control_ids)
+        self._prefixes_first_run_only = any(
+            node.get("prepend_scheme") == "first" for node in _nodes(raw.get("pre_tokenizer"))
+        )
+        self._unknown_id = self._markup.token_to_id(raw["model"].get("unk_token") or "")
+        self.strips_leading_space, self._bytes = _byte_table(raw, self._markup, added)
+        self.vocab_size = len(self._bytes)
+
+    @classmethod
+    def from_document(cls, content: bytes) -> Tokenizer:
+        """The inverse of `to_document`. Raises ModelError for bytes that are no such document."""
+        try:
+            return cls(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"this is no tokenizer document: {error!r}") from error
+
+    def to_document(self) -> bytes:
+        """Canonical JSON: equal bytes mean equal tokenizers and templates."""
+        return self._document
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the document, hex."""
+        return sha256(self._document).hexdigest()
+
+    def encode(self, text: str, *, allow_special: bool = False, field: str = "text") -> list[int]:
+        """Token ids of `text`, after the beginning-of-sequence token where the model wants one.
+
+        Control tokens that are spelt in the text become ordinary text unless `allow_special`. Raises
+        InvalidRequestError, naming `field`, for a NUL or a lone surrogate.
+        """
+        check_text(text, field)
+        ids = self._markup.encode(text, add_special_tokens=False).ids if allow_special else self._encode_plain(text)
+        if self.add_bos and self.bos_token_id is not None and ids[:1] != [self.bos_token_id]:
+            ids.insert(0, self.bos_token_id)
+        return ids
+
+    def encode_marked(self, text: str, is_outside: bytes) -> list[int]:
+        """Token ids of a rendered chat; control tokens come only from characters that the template wrote.
+
+        `is_outside` has one byte per character, 1 where it came from outside. No beginning-of-sequence token is added:
+        the template writes it.
+        """
+        encoding = self._markup.encode(text, add_special_tokens=False)
+        ids = encoding.ids
+        if not any(
+            token_id in self.control_ids and _touches_outside(text, is_outside, *offsets)
+            for token_id, offsets in zip(ids, encoding.offsets, strict=True)
+        ):
+            return ids
+        return self._encode_runs(text, is_outside)
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of the ids alone. Bytes that are no UTF-8 give one U+FFFD per maximal broken part."""
+        skipped = self.special_ids if skip_special else frozenset()
+        content = b"".join(self.token_bytes(i) for i in token_ids if i not in skipped)
+        text = content.decode("utf-8", "replace")
+        return text[1:] if self.strips_leading_space and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The raw bytes of one token; empty for an id that the tokenizer does not know."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def _encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        if self.control_ids.isdisjoint(ids) or all(i == self._unknown_id for i in self.control_ids.intersection(ids)):
+            return ids
+        raise InvalidRequestError("text", "it holds a control token that this tokenizer cannot spell as plain text")
+
+    def _encode_runs(self, text: str, is_outside: bytes) -> list[int]:
+        """Only control tokens that the template wrote are hard edges; the runs between them are plain text."""
+        ids: list[int] = []
+        position = 0
+        for start, end, token_id in self._markup_tokens(text, is_outside):
+            ids += self._encode_run(text[position:start], is_first=position == 0)
+            ids.append(token_id)
+            position = end
+        return ids + self._encode_run(text[position:], is_first=position == 0)
+
+    def _encode_run(self, run: str, *, is_first: bool) -> list[int]:
+        if not run:
+            return []
+        if is_first or not self._prefixes_first_run_only:
+            return self._encode_plain(run)
+        # Such a tokenizer puts a space before the first run only: encode this one behind a character, then drop that.
+        lead = self._encode_plain("\n")
+        return self._encode_plain("\n" + run)[len(lead) :]
+
+    def _markup_tokens(self, text: str, is_outside: bytes) -> Iterator[tuple[int, int, int]]:
+        """(start, end, id) of each control token that the template wrote, with the spaces that it swallows."""
+        by_content = {entry["content"]: entry for entry in self._control}
+        pattern = "|".join(re.escape(content) for content in sorted(by_content, key=len, reverse=True))
+        markup = "".join(_HOLE if outside else char for char, outside in zip(text, is_outside, strict=True))
+        floor = 0
+        for match in re.finditer(pattern, markup):
+            entry = by_content[match.group()]
+            start, end = match.span()
+            while entry.get("lstrip") and start > floor and text[start - 1].isspace():
+                start -= 1
+            while entry.get("rstrip") and end < len(text) and text[end].isspace():
+                end += 1
+            floor = end
+            yield start, end, entry["id"]
+
+
+def load_directory(path: Path) -> Tokenizer:
+    """The tokenizer of a Hugging Face model directory. Raises ModelError."""
+    return Tokenizer(directory_document(path))
+
+
+def load_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that GGUF metadata (key to plain value) describes. Raises ModelError."""
+    return Tokenizer(gguf_document(metadata))
+
+
+def check_text(text: str, field: str) -> None:
+    """Raise InvalidRequestError, naming `field`, for text that no tokenizer or wire can carry."""
+    if "\0" in text:
+        raise InvalidRequestError(field, "it holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(field, "it holds a lone surrogate: send valid Unicode") from None
+
+
+def _touches_outside(text: str, is_outside: bytes, start: int, end: int) -> bool:
+    # A control token may swallow the spaces around it; those may well be the content's.
+    return any(is_outside[i] and not text[i].isspace() for i in range(start, end))
+
+
+def _library_tokenizers(raw: Mapping[str, Any], control_ids: frozenset[int]) -> tuple[Any, Any]:
+    """Two objects of one vocabulary: the first reads control tokens in text, the second spells them out."""
+    try:
+        markup = LibraryTokenizer.from_str(json.dumps(raw))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"the tokenizer cannot be built: {error}") from error
+    plain = LibraryTokenizer(markup.model)  # one vocabulary in memory, and half the time to load
+    if markup.normalizer is not None:
+        plain.normalizer = markup.normalizer
+    if markup.pre_tokenizer is not None:
+        plain.pre_tokenizer = markup.pre_tokenizer
+    flags = ("content", "single_word", "lstrip", "rstrip", "normalized")
+    for entry in raw.get("added_tokens") or ():
+        token = AddedToken(**{flag: entry[flag] for flag in flags}, special=entry["id"] in control_ids)
+        plain.add_tokens([token])
+    plain.encode_special_tokens = True
+    return markup, plain
+
+
+def _byte_table(raw: Mapping[str, Any], library: Any, added: Mapping[int, Any]) -> tuple[bool, Sequence[bytes]]:
+    """Whether a decoded text loses one leading space, and the bytes of each id. Raises ModelError for other decoders."""
+    decoder = list(_nodes(raw.get("decoder")))
+    kinds = {node["type"] for node in decoder}
+    ids = library.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(ids.values(), default=-1) + 1)
+    if "ByteLevel" in kinds:
+        alphabet = _byte_level_alphabet()
+        for token, i in ids.items():
+            try:
+                table[i] = token.encode() if i in added else token.translate(alphabet).encode("latin-1")
+            except UnicodeEncodeError:  # not written in the alphabet: the token is its own text
+                table[i] = token.encode()
+        return False, table
+    if not kinds & {"ByteFallback", "Metaspace"}:
+        raise ModelError(f"the tokenizer's decoder {sorted(kinds)} is not supported: use a BPE or SentencePiece one")
+    for token, i in ids.items():
+        byte = _BYTE_TOKEN.fullmatch(token)
+        text = token if i in added else token.replace("▁", " ")
+        table[i] = bytes([int(byte.group(1), 16)]) if byte else text.encode()
+    strips = any(node["type"] == "Strip" and node.get("start") for node in decoder)
+    prepends = any(node["type"] == "Metaspace" and node.get("prepend_scheme") != "never" for node in decoder)
+    return strips or prepends, table
+
+
+def _byte_level_alphabet() -> dict[int, int]:
+    """Code point to byte, as GPT-2 writes bytes: printable Latin-1 as itself, the rest from U+0100 on, in order.
+
+    Latin-1 characters that stand for no byte map out of Latin-1.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return dict.fromkeys(others, 0xFFFF) | {0x100 + i: byte for i, byte in enumerate(others)}
+
+
+def _nodes(part: Any) -> Iterator[Mapping[str, Any]]:
+    """A component of `tokenizer.json` and, for a sequence, its parts."""
+    if isinstance(part, Mapping):
+        yield part
+        for name in ("decoders", "pretokenizers", "normalizers"):
+            for child in part.get(name, ()):
+                yield from _nodes(child)
