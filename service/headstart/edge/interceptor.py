@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 from headstart.errors import HeadstartError, InvalidRequestError, UnavailableError

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from headstart.contract.proto import inference_pb2
+from headstart.contract.prefix import DIGEST_BYTES
+from headstart.contract.proto import inference_pb2, prefix_cache_pb2
 from headstart.edge.limits import Limits
 from headstart.errors import InvalidRequestError, NotFoundError
 
@@ -71,14 +72,28 @@ def check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
         )
 
 
-def check_model_and_lora(model: str, lora: str, limits: Limits) -> None:
-    """Raises NotFoundError for names that are not served here. The names are compared, never opened."""
-    _check_model(model, limits)
+def check_lookup(request: prefix_cache_pb2.LookupRequest, limits: Limits) -> None:
+    """A prompt's ids or the hashes of its leading blocks, not both. Raises as `check_generate`."""
+    _check_lora(request.lora)
+    _check_cache_salt(request.cache_salt, limits)
+    if bool(request.token_ids) == bool(request.hashes):
+        raise InvalidRequestError("token_ids", "set either token_ids or hashes")
+    if request.token_ids:
+        check_prompt_length("token_ids", len(request.token_ids), limits)
+        _check_ids("token_ids", request.token_ids, limits)
+    _check_count("hashes", len(request.hashes), limits.max_len)
+    if not all(len(digest) == DIGEST_BYTES for digest in request.hashes):
+        raise InvalidRequestError("hashes", f"each must be a whole chain hash of {DIGEST_BYTES} bytes")
+    _refuse_unknown_fields(request)
+
+
+def _check_lora(lora: str) -> None:
+    """Names are compared, never opened."""
     if lora:
         raise NotFoundError("lora: this pod serves no adapters")
 
 
-def check_cache_salt(cache_salt: str, limits: Limits) -> None:
+def _check_cache_salt(cache_salt: str, limits: Limits) -> None:
     size = len(cache_salt.encode())
     if size > limits.max_cache_salt_bytes:
         raise InvalidRequestError("cache_salt", f"{size} bytes; at most {limits.max_cache_salt_bytes}")
@@ -90,14 +105,15 @@ def _check_model(model: str, limits: Limits) -> None:
 
 
 def _check_names(request: inference_pb2.GenerateRequest, limits: Limits) -> None:
-    check_model_and_lora(request.model, request.lora, limits)
+    _check_model(request.model, limits)
+    _check_lora(request.lora)
     request_id = request.request_id
     if len(request_id) > limits.max_request_id_bytes:
         raise InvalidRequestError("request_id", f"longer than {limits.max_request_id_bytes} characters")
     # '#' separates the choice index in the ids that the server makes from this one.
     if not all("!" <= char <= "~" and char != "#" for char in request_id):
         raise InvalidRequestError("request_id", "only visible ASCII characters other than '#' are allowed")
-    check_cache_salt(request.cache_salt, limits)
+    _check_cache_salt(request.cache_salt, limits)
     if request.priority and not limits.has_priorities:
         raise InvalidRequestError("priority", "this pod schedules first come, first served; leave it unset")
 

@@ -1,0 +1,172 @@
+"""The gRPC servers of a pod, and how they come up and go down. Knows nothing of what the services do.
+
+Owner of the two `grpc.aio` servers: the task that runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
+from headstart.edge.health import HealthServicer
+from headstart.edge.interceptor import StatusInterceptor
+from headstart.engine.handle import EngineHandle
+from headstart.errors import ConfigError
+from headstart.server.inference import InferenceServicer
+from headstart.server.pod_health import PodHealth
+from headstart.server.prefix_cache import PrefixCacheServicer
+
+MAX_RECEIVE_BYTES = 32 * 1024 * 1024
+MIN_PING_INTERVAL_S = 5
+"""Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
+
+MAX_STREAMS_PER_CONNECTION = 1024
+MAX_CONCURRENT_CALLS = 4096
+"""Above it gRPC answers RESOURCE_EXHAUSTED by itself."""
+
+_SERVICES = ("headstart.v1.Inference", "headstart.v1.PrefixCache", "grpc.health.v1.Health", reflection.SERVICE_NAME)
+_LAST_WORDS_S = 0.5  # for calls that were told to end to send their last messages
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodServices:
+    """What a pod answers. Built by the composition root, around one engine."""
+
+    engine: EngineHandle
+    inference: InferenceServicer
+    prefix_cache: PrefixCacheServicer
+
+
+class HealthServer:
+    """Plaintext health on a port of its own, up before the model is loaded and until the process ends."""
+
+    def __init__(self, health: PodHealth, *, host: str, port: int) -> None:
+        self._servicer = HealthServicer(health.probes())
+        self._server = grpc.aio.server(options=_options())
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+        self.port = _bind(self._server, host, port)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        self._servicer.close()
+        await self._server.stop(None)
+
+
+class PodServer:
+    """Inference, PrefixCache, health and reflection on one port. `port` is the one that was bound, for a wish of 0."""
+
+    def __init__(self, services: PodServices, health: PodHealth, *, host: str, port: int) -> None:
+        self._services = services
+        self._pod_health = health
+        self._health = HealthServicer(health.probes())
+        self._server = grpc.aio.server(
+            interceptors=[StatusInterceptor()], options=_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+        )
+        inference_pb2_grpc.add_InferenceServicer_to_server(services.inference, self._server)
+        prefix_cache_pb2_grpc.add_PrefixCacheServicer_to_server(services.prefix_cache, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(_SERVICES, self._server)
+        self.port = _bind(self._server, host, port)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def drain(self, *, delay_s: float, timeout_s: float) -> None:
+        """Leave in order: not ready from now on, calls still taken for `delay_s`, then only finished for `timeout_s`.
+
+        Endpoint lists lag behind readiness: the delay is for clients that still come. What runs at the end is `stop`'s.
+        """
+        self._pod_health.leave()
+        self._services.prefix_cache.leave()
+        await asyncio.sleep(delay_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._services.engine.drain(), timeout_s)
+
+    async def stop(self) -> None:
+        """Now: calls in progress end UNAVAILABLE with what they have; a client that does not read is cut off."""
+        self._services.inference.stop()
+        self._services.prefix_cache.stop()
+        self._health.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
+
+
+async def serve_until_stopped(
+    server: PodServer, engine: EngineHandle, *, drain_delay_s: float, drain_timeout_s: float
+) -> bool:
+    """Serve until a signal or the engine's death, then take server and engine down.
+
+    SIGTERM and SIGINT start the drain; a second one ends it at once. True after a stop that was asked for, False when
+    the engine broke: the process should then exit with an error.
+    """
+    with _stop_signals() as signals:
+        await server.start()
+        died = asyncio.ensure_future(engine.wait_exit())
+        asked = asyncio.ensure_future(signals.get())
+        await asyncio.wait({died, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            _LOGGER.info("draining: %.0f s delay, then at most %.0f s", drain_delay_s, drain_timeout_s)
+            drained = asyncio.ensure_future(server.drain(delay_s=drain_delay_s, timeout_s=drain_timeout_s))
+            asked = asyncio.ensure_future(signals.get())
+            await asyncio.wait({died, asked, drained}, return_when=asyncio.FIRST_COMPLETED)
+            drained.cancel()
+        asked.cancel()
+        has_broken = died.done()
+        await server.stop()
+        await engine.close()
+        await died
+    return not has_broken
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[asyncio.Queue[int]]:
+    """The signals that ask the process to end, in order, for as long as this is open."""
+    event_loop = asyncio.get_running_loop()
+    received: asyncio.Queue[int] = asyncio.Queue()
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    for number in wanted:
+        event_loop.add_signal_handler(number, received.put_nowait, number)
+    try:
+        yield received
+    finally:
+        for number in wanted:
+            event_loop.remove_signal_handler(number)
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """The bound port. Raises ConfigError when the address is taken or is none."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise ConfigError(f"cannot listen on {address}: the port is taken or the address is not this machine's")
+    return bound
+
+
+def _options() -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_S * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A half-open connection is noticed within a minute, so its streams do not stay for ever.
+        ("grpc.keepalive_time_ms", 40_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # Two servers on one port would share its connections at random; a taken port must fail instead.
+        ("grpc.so_reuseport", 0),
+    ]
