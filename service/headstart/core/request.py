@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from headstart.contract.prefix import encode_extras
 from headstart.contract.request import GenerateSpec
 
 
@@ -82,22 +83,22 @@ class RequestState:
         "waiting_since",
     )
 
-    def __init__(self, spec: GenerateSpec, *, arrival: int, max_known: int, stop_ids: frozenset[int]) -> None:
+    def __init__(self, spec: GenerateSpec, *, max_len: int, eos_token_ids: frozenset[int]) -> None:
         self.spec = spec
         self.request_id = spec.request_id
         self.tokens = [*spec.prompt_token_ids, *spec.resume_token_ids]
         self.num_prompt = len(spec.prompt_token_ids)
         self.num_computed = 0
-        self.max_known = max_known
-        self.stop_ids = stop_ids
+        self.max_known = min(self.num_prompt + spec.max_tokens, max_len)
+        self.stop_ids = spec.stop_token_ids if spec.ignore_eos else spec.stop_token_ids | eos_token_ids
         self.drafts: list[int] = []
-        self.table = BlockTable()
+        self.table = BlockTable(encode_extras(lora=spec.lora, cache_salt=spec.cache_salt))
         self.edge = 0
         self.status = RequestStatus.WAITING
         self.is_prefilling = False
         self.is_aged = False
-        self.arrival = arrival
-        self.queue_key: tuple[int, int, int] = (0, 0, arrival)
+        self.arrival = 0
+        self.queue_key: tuple[int, int, int] = (0, 0, 0)
         self.waiting_since = 0
         self.cached_tokens = 0
         self.num_preemptions = 0

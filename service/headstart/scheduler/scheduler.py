@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from headstart.cache.manager import BlockManager
-from headstart.contract.prefix import encode_extras, reads_cache
+from headstart.contract.prefix import reads_cache
 from headstart.contract.request import GenerateSpec
 from headstart.core.request import PrefixMatch, RequestState, RequestStatus
 from headstart.core.step import (
@@ -25,10 +25,11 @@ from headstart.core.step import (
     StepUpdates,
 )
 from headstart.errors import AlreadyExistsError, FailedPreconditionError, InvalidRequestError
-from headstart.scheduler.finish import find_finish, spread_faults, stats_of
 from headstart.scheduler.limits import SchedulerLimits
+from headstart.scheduler.outcome import find_finish, spread_faults, stats_of, take_drafts
 from headstart.scheduler.plan_builder import PlanBuilder
-from headstart.scheduler.stats import Counters, SchedulerStats
+from headstart.scheduler.running import RunningSet
+from headstart.scheduler.stats import Counters, SchedulerStats, read_stats
 from headstart.scheduler.waiting import WaitingQueue
 
 _NO_BLOCKS: list[int] = []
@@ -56,8 +57,7 @@ class Scheduler:
         self._clock = clock
         self._requests: dict[str, RequestState] = {}
         self._waiting = WaitingQueue(by_priority=limits.policy == "priority")
-        self._running: list[RequestState] = []
-        self._prefilling: dict[RequestState, None] = {}
+        self._running = RunningSet()
         self._aged: list[RequestState] = []
         self._in_flight: list[RequestState] = []
         self._left_runner: list[str] = []
@@ -82,14 +82,8 @@ class Scheduler:
                 "prompt", f"has {num_known} tokens; with one generated token at most {self._max_len} fit this pod"
             )
         self._num_arrivals += 1
-        request = RequestState(
-            spec,
-            arrival=self._num_arrivals,
-            max_known=min(len(spec.prompt_token_ids) + spec.max_tokens, self._max_len),
-            stop_ids=spec.stop_token_ids if spec.ignore_eos else spec.stop_token_ids | self._eos_token_ids,
-        )
-        request.table.extras = encode_extras(lora=spec.lora, cache_salt=spec.cache_salt)
-        request.arrival_s = self._clock()
+        request = RequestState(spec, max_len=self._max_len, eos_token_ids=self._eos_token_ids)
+        request.arrival, request.arrival_s = self._num_arrivals, self._clock()
         self._requests[spec.request_id] = request
         self._waiting.push(request, step=self.counters.steps)
 
@@ -110,12 +104,12 @@ class Scheduler:
         counters = self.counters
         counters.steps += 1
         for request in self._aged:
-            request.is_aged = False
+            request.is_aged = False  # it had its step
         self._aged.clear()
         self._waiting.promote(step=counters.steps)
 
         plan = PlanBuilder(self._budget)
-        for request in self._decodes_first():
+        for request in self._running.decodes_first():
             if plan.budget <= 0:
                 break
             if request.status is not RequestStatus.RUNNING:
@@ -164,7 +158,8 @@ class Scheduler:
                 request.num_computed = len(tokens) + len(sampled) - 1
                 tokens.extend(sampled)
                 if request.is_prefilling:
-                    self._end_prefill(request)
+                    self._running.end_prefill(request)
+                    request.first_token_s = request.first_token_s or self._clock()
                 if len(tokens) < request.max_known and request.stop_ids.isdisjoint(sampled):
                     continue
                 finish, kept = find_finish(request, sampled, self._eos_token_ids)
@@ -176,7 +171,8 @@ class Scheduler:
                 new_tokens = output.sampled[:]
             new_tokens[row] = kept
         if self._has_drafts or output.drafts:
-            self._take_drafts(requests, output.drafts)
+            take_drafts(requests, output.drafts)
+            self._has_drafts = bool(output.drafts)
         ids = plan.request_ids
         return StepUpdates(
             request_ids=ids,
@@ -198,7 +194,7 @@ class Scheduler:
             raise FailedPreconditionError(f"{in_use} blocks are in use by {len(self._running)} running requests")
         if self._in_flight:
             raise FailedPreconditionError("a step is in flight")
-        for request in reversed(self._running[:]):
+        for request in reversed(list(self._running)):
             self._preempt(request, PlanBuilder(0))
         return pool.clear()
 
@@ -212,17 +208,13 @@ class Scheduler:
     @property
     def stats(self) -> SchedulerStats:
         """Counts as of now."""
-        pool = self._manager.pool
-        rest = sum(len(request.tokens) - request.num_computed for request in self._prefilling)
-        idle_cached = pool.num_idle_cached
-        return SchedulerStats(
+        rest = sum(len(request.tokens) - request.num_computed for request in self._running.prefilling)
+        return read_stats(
+            self.counters,
+            self._manager.pool,
             running=len(self._running),
             waiting=len(self._waiting),
             pending_prefill_tokens=self._waiting.num_tokens + rest,
-            referenced_blocks=pool.num_blocks - pool.num_free,
-            cached_blocks=idle_cached,
-            free_blocks=pool.num_free - idle_cached,
-            **{name: getattr(self.counters, name) for name in Counters.__slots__},
         )
 
     def audit(self) -> int:
@@ -232,12 +224,6 @@ class Scheduler:
         return self._manager.pool.num_blocks - self._manager.pool.num_free - len(held)
 
     # -- how far a running request goes
-
-    def _decodes_first(self) -> list[RequestState]:
-        if not self._prefilling:
-            return self._running[:]
-        decodes = [request for request in self._running if not request.is_prefilling]
-        return [*decodes, *self._prefilling]
 
     def _chunk(self, request: RequestState, start: int, plan: PlanBuilder) -> int:
         """Tokens to compute from `start`: all that the request wants, within the budget and, in company, the cap."""
@@ -285,9 +271,7 @@ class Scheduler:
     def _victim(self) -> RequestState:
         """The running request that gives way first. One that lent blocks in this step cannot: others build on them."""
         candidates = [request for request in self._running if not request.table.is_lender]
-        if self._waiting.is_by_priority:
-            return max(candidates, key=self._yields)
-        return candidates[-1]
+        return max(candidates, key=self._yields) if self._waiting.is_by_priority else candidates[-1]
 
     def _yields(self, request: RequestState) -> tuple[int, int]:
         return self._waiting.rank(request), request.arrival
@@ -297,7 +281,8 @@ class Scheduler:
         rank = self._waiting.rank(request)
         plan.withdraw(request)
         plan.preempted_rank = rank if plan.preempted_rank is None else min(rank, plan.preempted_rank)
-        self._leave_running(request)
+        self._running.remove(request)
+        self._left_runner.append(request.request_id)
         self._manager.release(request.table)
         request.num_computed = request.edge = 0
         request.drafts = []
@@ -335,17 +320,15 @@ class Scheduler:
 
     def _start(self, request: RequestState, match: PrefixMatch, count: int, plan: PlanBuilder) -> None:
         self._waiting.remove(request)
-        request.status = RequestStatus.RUNNING
-        request.is_prefilling = True
+        self._running.add(request)
         request.num_computed = match.num_tokens
-        self._running.append(request)
-        self._prefilling[request] = None
         if request.is_aged:
             self._aged.append(request)
-        if request.admitted_s == 0.0:
-            request.admitted_s = self._clock()
+        request.admitted_s = request.admitted_s or self._clock()
+        if request.num_preemptions == 0:
             request.cached_tokens = min(match.num_tokens, request.num_prompt)
-        self._count_query(request, match)
+        if self._manager.is_caching and reads_cache(request.spec.prompt_logprobs):
+            self.counters.count_query(request, match)
         hits = match.block_ids
         new_block_ids = self._manager.reserve(request.table, request.tokens, match.num_tokens + count, hits)
         if new_block_ids is None:
@@ -392,42 +375,21 @@ class Scheduler:
 
     def _room(self, *, is_idle: bool) -> int:
         """Blocks that an admission may use. An idle engine has no watermark, or nothing could start."""
-        owed = sum(self._owed(request) for request in self._prefilling)
+        owed = sum(self._owed(request) for request in self._running.prefilling)
         return self._manager.pool.num_free - owed - (0 if is_idle else self._watermark_blocks)
-
-    def _count_query(self, request: RequestState, match: PrefixMatch) -> None:
-        if not (self._manager.is_caching and reads_cache(request.spec.prompt_logprobs)):
-            return
-        if request.num_preemptions:
-            self.counters.requeried_tokens += len(request.tokens)
-            self.counters.rehit_tokens += match.num_tokens
-        else:
-            self.counters.queried_tokens += request.num_prompt
-            self.counters.hit_tokens += request.cached_tokens
 
     # -- how requests end
 
-    def _leave_running(self, request: RequestState) -> None:
-        self._running.remove(request)
-        self._prefilling.pop(request, None)
-        request.is_prefilling = False
-        self._left_runner.append(request.request_id)
-
     def _end(self, request: RequestState, *, holds_blocks: bool = False) -> None:
         if request.status is RequestStatus.RUNNING:
-            self._leave_running(request)
+            self._running.remove(request)
+            self._left_runner.append(request.request_id)
         else:
             self._waiting.remove(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
         if not holds_blocks:
             self._manager.release(request.table)
-
-    def _end_prefill(self, request: RequestState) -> None:
-        request.is_prefilling = False
-        self._prefilling.pop(request, None)
-        if request.first_token_s == 0.0:
-            request.first_token_s = self._clock()
 
     def _end_faulty(
         self,
@@ -445,13 +407,3 @@ class Scheduler:
                 self._end(request, holds_blocks=True)
                 finished[request.request_id] = (Finish(FinishReason.ERROR, error=reason), stats_of(request))
             self._manager.release(request.table, forget=forget)
-
-    def _take_drafts(self, requests: list[RequestState], drafts: dict[int, list[int]]) -> None:
-        if self._has_drafts:
-            for request in requests:
-                request.drafts = []
-        for row, guesses in drafts.items():
-            request = requests[row]
-            if request.status is RequestStatus.RUNNING:
-                request.drafts = guesses[: max(0, request.max_known - len(request.tokens) - 1)]
-        self._has_drafts = bool(drafts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
+
+from headstart.cache.pool import BlockPool
+from headstart.core.request import PrefixMatch, RequestState
 
 
 @dataclass(slots=True)
@@ -24,6 +27,15 @@ class Counters:
     rehit_tokens: int = 0
     rematched_tokens: int = 0
     contained_faults: int = 0
+
+    def count_query(self, request: RequestState, match: PrefixMatch) -> None:
+        """A request that may read the cache was admitted with this match."""
+        if request.num_preemptions == 0:
+            self.queried_tokens += request.num_prompt
+            self.hit_tokens += request.cached_tokens
+        else:
+            self.requeried_tokens += len(request.tokens)
+            self.rehit_tokens += match.num_tokens
 
 
 class SchedulerStats(NamedTuple):
@@ -47,3 +59,18 @@ class SchedulerStats(NamedTuple):
     rehit_tokens: int
     rematched_tokens: int
     contained_faults: int
+
+
+def read_stats(
+    counters: Counters, pool: BlockPool, *, running: int, waiting: int, pending_prefill_tokens: int
+) -> SchedulerStats:
+    """A frozen reading of counters and pool."""
+    return SchedulerStats(
+        running=running,
+        waiting=waiting,
+        pending_prefill_tokens=pending_prefill_tokens,
+        referenced_blocks=pool.num_blocks - pool.num_free,
+        cached_blocks=pool.num_idle_cached,
+        free_blocks=pool.num_free - pool.num_idle_cached,
+        **{field.name: getattr(counters, field.name) for field in fields(counters)},
+    )

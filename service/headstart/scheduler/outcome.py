@@ -1,9 +1,9 @@
-"""How requests end: which sampled token is the last, what is told at the end, and whom a fault takes along."""
+"""What a step's output means for its requests: which token is the last, whom a fault takes along, the next drafts."""
 
 from __future__ import annotations
 
 from headstart.cache.manager import BlockManager
-from headstart.core.request import RequestState
+from headstart.core.request import RequestState, RequestStatus
 from headstart.core.step import Finish, FinishReason, RequestStats
 
 
@@ -49,3 +49,11 @@ def spread_faults(manager: BlockManager, requests: list[RequestState], faults: d
                 spread[row] = "a request whose cached prefix it shared in this step failed"
                 todo.append(row)
     return spread
+
+
+def take_drafts(requests: list[RequestState], drafts: dict[int, list[int]]) -> None:
+    """Replace the drafts of a step's rows. No more than its length leaves room for: one token is always sampled."""
+    for row, request in enumerate(requests):
+        is_running = request.status is RequestStatus.RUNNING
+        room = max(0, request.max_known - len(request.tokens) - 1) if is_running else 0
+        request.drafts = drafts.get(row, [])[:room]
