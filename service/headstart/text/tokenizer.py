@@ -80,7 +80,8 @@ class Tokenizer:
         InvalidRequestError, naming `field`, for a NUL or a lone surrogate.
         """
         check_text(text, field)
-        ids = self._markup.encode(text, add_special_tokens=False).ids if allow_special else self._encode_plain(text)
+        encode = self._encode_markup if allow_special else self._encode_plain
+        ids = encode(text)
         if self.add_bos and self.bos_token_id is not None and ids[:1] != [self.bos_token_id]:
             ids.insert(0, self.bos_token_id)
         return ids
@@ -92,7 +93,7 @@ class Tokenizer:
         the template writes it.
         """
         encoding = self._markup.encode(text, add_special_tokens=False)
-        ids = encoding.ids
+        ids: list[int] = encoding.ids
         if not any(
             token_id in self.control_ids and _touches_outside(text, is_outside, *offsets)
             for token_id, offsets in zip(ids, encoding.offsets, strict=True)
@@ -110,6 +111,10 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The raw bytes of one token; empty for an id that the tokenizer does not know."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def _encode_markup(self, text: str) -> list[int]:
+        ids: list[int] = self._markup.encode(text, add_special_tokens=False).ids
+        return ids
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
@@ -198,7 +203,7 @@ def _library_tokenizers(raw: Mapping[str, Any], control_ids: frozenset[int]) -> 
 
 
 def _byte_table(raw: Mapping[str, Any], library: Any, added: Mapping[int, Any]) -> tuple[bool, Sequence[bytes]]:
-    """Whether a decoded text loses one leading space, and the bytes of each id. Raises ModelError for other decoders."""
+    """Whether a decoded text loses one leading space, and the bytes of each id. Raises ModelError."""
     decoder = list(_nodes(raw.get("decoder")))
     kinds = {node["type"] for node in decoder}
     ids = library.get_vocab(with_added_tokens=True)
