@@ -59,22 +59,26 @@ class LoadFields(NamedTuple):
 # ---- Inference
 
 
-def encode_chunk(
+def encode_chunks(
     index: int,
     text: str,
     token_ids: Sequence[int],
     *,
     logprobs: Sequence[LogprobColumns] = (),
     token_bytes: Callable[[int], bytes],
-) -> inference_pb2.GenerateResponse:
-    """One choice's text and the tokens that it completes. They never part: a token counts as sent with its text."""
-    chunk = inference_pb2.Chunk(
-        index=index,
-        text=text,
-        token_ids=token_ids,
-        logprobs=[_encode_logprobs(entry, token_bytes) for entry in logprobs],
-    )
-    return inference_pb2.GenerateResponse(chunk=chunk)
+) -> Iterator[inference_pb2.GenerateResponse]:
+    """One choice's text and the tokens that it completes, in one message: a token counts as sent with its text.
+
+    Only logprobs that are too many for one message follow in others, which nearly never happens.
+    """
+    chunk = inference_pb2.Chunk(index=index, text=text, token_ids=token_ids)
+    for start in range(0, len(logprobs), _LOGPROBS_PER_MESSAGE):
+        if start:
+            yield inference_pb2.GenerateResponse(chunk=chunk)
+            chunk = inference_pb2.Chunk(index=index)
+        part = logprobs[start : start + _LOGPROBS_PER_MESSAGE]
+        chunk.logprobs.extend(_encode_logprobs(entry, token_bytes) for entry in part)
+    yield inference_pb2.GenerateResponse(chunk=chunk)
 
 
 def encode_prompt_echo(index: int, prompt_token_ids: Sequence[int]) -> Iterator[inference_pb2.GenerateResponse]:

@@ -67,11 +67,10 @@ class Generation:
             await context.write(message)
         if chunk.text or chunk.token_ids:
             self._completion[index] += len(chunk.token_ids)
-            await context.write(
-                codec.encode_chunk(
-                    index, chunk.text, chunk.token_ids, logprobs=chunk.logprobs, token_bytes=self._token_bytes
-                )
-            )
+            for message in codec.encode_chunks(
+                index, chunk.text, chunk.token_ids, logprobs=chunk.logprobs, token_bytes=self._token_bytes
+            ):
+                await context.write(message)
         if chunk.finish is not None:
             await self._write_finished(index, chunk.finish, chunk.stats, chunk.matched_stop_string)
 
