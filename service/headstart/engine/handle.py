@@ -165,6 +165,11 @@ class EngineHandle:
         """Requests that the engine has not ended yet, closed streams among them."""
         return len(self._streams)
 
+    @property
+    def num_queued(self) -> int:
+        """Of those, the ones that have not had their first row in a step."""
+        return len(self._queue)
+
     # -- cache and state
 
     async def reset(self, *, force: bool) -> int:

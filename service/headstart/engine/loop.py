@@ -21,7 +21,7 @@ from math import inf
 from headstart.cache.log import EventLog
 from headstart.contract.events import EventBatch
 from headstart.contract.request import GenerateSpec
-from headstart.core.step import Chunk, Finish, FinishReason, StepOutput, StepPlan, StepUpdates
+from headstart.core.step import Chunk, Finish, StepOutput, StepPlan, StepUpdates
 from headstart.engine.decoder import Decoder
 from headstart.engine.messages import (
     CANCELLED,
@@ -181,7 +181,7 @@ class EngineLoop:
             if chunk.finish is None or chunk.stats is not None:
                 self._outbox.chunks.append(chunk)
                 continue
-            stats = self._scheduler.abort(chunk.request_id, chunk.finish)
+            stats = self._scheduler.abort(chunk.request_id)
             self._forget(chunk.request_id)
             self._outbox.chunks.append(replace(chunk, stats=stats))
 
@@ -267,7 +267,7 @@ class EngineLoop:
         try:
             self._decoder.start(spec)
         except Exception as error:
-            self._scheduler.abort(spec.request_id, Finish(FinishReason.ERROR))
+            self._scheduler.abort(spec.request_id)
             if not isinstance(error, HeadstartError):
                 _LOGGER.exception("request %s could not be decoded", spec.request_id)
                 error = InternalError("the request could not be prepared")
@@ -308,7 +308,7 @@ class EngineLoop:
         """End a live request between two steps; others are ignored."""
         if request_id not in self._deadlines:
             return
-        stats = self._scheduler.abort(request_id, finish)
+        stats = self._scheduler.abort(request_id)
         self._decoder.drop(request_id)
         self._forget(request_id)
         self._outbox.chunks.append(Chunk(request_id, "", [], finish=finish, stats=stats))
