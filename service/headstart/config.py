@@ -147,8 +147,6 @@ class RunnerSettings(BaseModel, frozen=True, extra="forbid"):
 
 class SpeculationSettings(BaseModel, frozen=True, extra="forbid"):
     num_drafts: int = _option(0, None, "Tokens guessed per step from the request's own text; 0 = off.", ge=0, le=64)
-    max_ngram: int = _option(4, None, "Longest suffix that is looked up for a guess.", ge=1, le=64)
-    min_ngram: int = _option(2, None, "Shortest suffix that is looked up for a guess.", ge=1, le=64)
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):

@@ -1,0 +1,288 @@
+"""Joins the parts of a pod for one set of settings: pool, scheduler, runner, engine, and what it says of itself.
+
+Nothing runs yet when it returns. It decides the defaults that depend on the model and the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from headstart.app.model import Progress, ServedModel, open_model
+from headstart.app.sizing import available_memory, count_blocks, fit_max_len
+from headstart.cache.log import EventLog
+from headstart.cache.manager import BlockManager
+from headstart.cache.pool import BlockPool
+from headstart.config import Settings
+from headstart.contract.identity import PodIdentity
+from headstart.contract.prefix import hash_root
+from headstart.contract.request import GenerateSpec
+from headstart.edge.limits import Limits
+from headstart.engine.decoder import Decoder
+from headstart.engine.handle import EngineHandle
+from headstart.engine.loop import EngineLoop, EngineParts
+from headstart.engine.trace import StepTracer
+from headstart.errors import ConfigError
+from headstart.scheduler.limits import SchedulerLimits
+from headstart.scheduler.scheduler import Scheduler
+from headstart.text.detokenizer import StreamDecoder
+from headstart.text.tokenizer import Tokenizer
+
+_CPU_PREFILL_CAP = 128
+_NUMERICS_FLAGS = ("avx512f", "avx2", "asimd")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """An engine that has not started, and what the services in front of it need to know."""
+
+    engine: EngineHandle
+    identity: PodIdentity
+    limits: Limits
+    hash_root: bytes
+    tokenizer: Tokenizer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    num_blocks: int
+    max_len: int
+    prefill_cap: int
+
+
+def assemble(settings: Settings, progress: Progress, *, is_tracing: bool = False) -> Assembly:
+    """Open the model and build everything around it. Slow: run it off the event loop.
+
+    Raises ConfigError or ModelError that say what to change. With `is_tracing` the engine keeps a trace of its steps.
+    """
+    model = open_model(settings, progress)
+    sizes = _sizes(settings, model)
+    root = hash_root(_root_fields(settings, model), settings.cache.hash_seed.get_secret_value().encode())
+    log = EventLog()
+    identity = _identity(settings, model, sizes, epoch=log.epoch, root=root)
+    pool = BlockPool(sizes.num_blocks, log)
+    manager = BlockManager(
+        pool,
+        block_size=settings.cache.block_size,
+        root=root,
+        enable_caching=settings.cache.enable_prefix_caching,
+    )
+    parts = EngineParts(
+        scheduler=_scheduler(settings, model, sizes, manager),
+        runner=model.make_runner(sizes.num_blocks),
+        decoder=Decoder(_stream_decoders(model.tokenizer)),
+        log=log,
+        tracer=StepTracer() if is_tracing else None,
+    )
+    engine = EngineHandle(
+        EngineLoop(parts),
+        max_queued_requests=settings.limits.max_queued_requests,
+        max_queued_tokens=settings.limits.max_queued_tokens,
+        event_buffer=settings.cache.event_buffer,
+    )
+    _log_effective_state(identity, sizes, model)
+    return Assembly(
+        engine=engine,
+        identity=identity,
+        limits=_limits(settings, model, sizes),
+        hash_root=root,
+        tokenizer=model.tokenizer,
+    )
+
+
+def warm_up_spec(assembly: Assembly) -> GenerateSpec:
+    """The self-test: one token after a prompt too short to fill a block, so that nothing of it stays cached.
+
+    It asks for prompt logprobs, so that it does not read the cache and the hit rate counts real requests only.
+    """
+    length = max(1, min(assembly.identity.block_size, assembly.limits.max_len) - 1)
+    token_id = min(100, assembly.limits.vocab_size - 1)
+    return GenerateSpec(
+        request_id="warm-up", prompt_token_ids=(token_id,) * length, max_tokens=1, prompt_logprobs=0, ignore_eos=True
+    )
+
+
+def _sizes(settings: Settings, model: ServedModel) -> _Sizes:
+    cache = settings.cache
+    num_blocks = count_blocks(
+        num_blocks=cache.num_blocks,
+        memory_bytes=cache.memory_bytes,
+        memory_fraction=cache.memory_fraction,
+        available_bytes=available_memory(),
+        block_bytes=model.block_bytes,
+    )
+    max_len = fit_max_len(
+        wanted=settings.model.max_len,
+        model_len=model.context_length,
+        num_blocks=num_blocks,
+        block_size=cache.block_size,
+    )
+    if max_len < model.context_length and settings.model.max_len is None:
+        _LOGGER.warning(
+            "requests are limited to %d tokens instead of the model's %d: the KV pool holds no longer one",
+            max_len,
+            model.context_length,
+        )
+    prefill_cap = settings.scheduler.long_prefill_token_threshold
+    if prefill_cap is None:
+        is_gpu = model.device == "cuda"
+        prefill_cap = max(1, settings.scheduler.max_num_batched_tokens // 4) if is_gpu else _CPU_PREFILL_CAP
+    return _Sizes(num_blocks=num_blocks, max_len=max_len, prefill_cap=prefill_cap)
+
+
+def _scheduler(settings: Settings, model: ServedModel, sizes: _Sizes, manager: BlockManager) -> Scheduler:
+    chosen = settings.scheduler
+    limits = SchedulerLimits(
+        max_num_batched_tokens=chosen.max_num_batched_tokens,
+        max_num_seqs=chosen.max_num_seqs,
+        max_len=sizes.max_len,
+        long_prefill_token_threshold=sizes.prefill_cap,
+        max_partial_prefills=chosen.max_partial_prefills,
+        policy=chosen.policy,
+        watermark=chosen.watermark,
+    )
+    return Scheduler(manager, limits, eos_token_ids=model.eos_token_ids)
+
+
+def _stream_decoders(tokenizer: Tokenizer | None) -> Callable[[GenerateSpec], StreamDecoder] | None:
+    if tokenizer is None:
+        return None
+
+    def make(spec: GenerateSpec) -> StreamDecoder:
+        return StreamDecoder(
+            tokenizer,
+            stop_strings=spec.stop_strings,
+            include_stop=spec.include_stop,
+            min_tokens=spec.min_tokens,
+        )
+
+    return make
+
+
+def _root_fields(settings: Settings, model: ServedModel) -> dict[str, str]:
+    """Everything that changes K/V or token ids. The KV dtype is the model's: this build has no other."""
+    return {
+        "model": model.fingerprint,
+        "dtype": model.dtype,
+        "kv_dtype": model.dtype,
+        "rope": model.rope,
+        "tokenizer": model.tokenizer.fingerprint if model.tokenizer else "none",
+        "block_size": str(settings.cache.block_size),
+    }
+
+
+def _limits(settings: Settings, model: ServedModel, sizes: _Sizes) -> Limits:
+    limits = settings.limits
+    return Limits(
+        model=model.name,
+        max_len=sizes.max_len,
+        vocab_size=model.vocab_size,
+        max_token_bytes=_longest_token(model.tokenizer),
+        max_prompt_bytes=limits.max_prompt_bytes,
+        max_n=limits.max_n,
+        max_logprobs=limits.max_logprobs,
+        max_stop_strings=limits.max_stop_strings,
+        has_priorities=settings.scheduler.policy == "priority",
+    )
+
+
+def _longest_token(tokenizer: Tokenizer | None) -> int:
+    if tokenizer is None:
+        return 1
+    return max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
+
+
+def _identity(settings: Settings, model: ServedModel, sizes: _Sizes, *, epoch: str, root: bytes) -> PodIdentity:
+    return PodIdentity(
+        epoch=epoch,
+        pod_name=os.environ.get("POD_NAME", socket.gethostname()),
+        pod_uid=os.environ.get("POD_UID", ""),
+        model=model.name,
+        model_fingerprint=model.fingerprint,
+        tokenizer_fingerprint=model.tokenizer.fingerprint if model.tokenizer else "",
+        hash_root_digest=sha256(root).hexdigest(),
+        numerics_id=_numerics_id(model),
+        block_size=settings.cache.block_size,
+        capacity_blocks=sizes.num_blocks,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+        context_length=sizes.max_len,
+        vocab_size=model.vocab_size,
+        eos_token_ids=tuple(sorted(model.eos_token_ids)),
+        features=_features(settings, model, sizes),
+    )
+
+
+def _features(settings: Settings, model: ServedModel, sizes: _Sizes) -> dict[str, str]:
+    """What is in effect, after all defaults are resolved."""
+    has_template = model.tokenizer is not None and model.tokenizer.template is not None
+    return {
+        "runner": settings.runner.kind,
+        "device": model.device,
+        "dtype": model.dtype,
+        "attention_backend": model.attention_backend,
+        "prefix_caching": _on(settings.cache.enable_prefix_caching),
+        "deterministic": _on(_is_deterministic(settings, model)),
+        "text": _on(model.tokenizer is not None),
+        "chat": _on(has_template),
+        "scheduling_policy": settings.scheduler.policy,
+        "max_num_batched_tokens": str(settings.scheduler.max_num_batched_tokens),
+        "long_prefill_token_threshold": str(sizes.prefill_cap),
+        "max_partial_prefills": str(settings.scheduler.max_partial_prefills),
+        "num_drafts": str(settings.speculation.num_drafts),
+    }
+
+
+def _is_deterministic(settings: Settings, model: ServedModel) -> bool:
+    """The reference is row-invariant on a CPU whatever is asked; on a GPU this build cannot promise it."""
+    if model.device != "cuda":
+        return True
+    if settings.deterministic:
+        raise ConfigError("deterministic: this build promises bit-identical output on a CPU only; use device cpu")
+    return False
+
+
+def _numerics_id(model: ServedModel) -> str:
+    """Equal on pods whose outputs are bit-identical: dtype, device, instruction set, backend and its version."""
+    try:
+        torch_version = version("torch")
+    except PackageNotFoundError:
+        torch_version = "none"
+    isa = _instruction_set() if model.device == "cpu" else "none"
+    return f"{model.dtype}/{model.device}/{isa}/{model.attention_backend}/torch-{torch_version}"
+
+
+def _instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        words = set(cpuinfo.read_text().split())
+    except OSError:
+        words = set()
+    return next((flag for flag in _NUMERICS_FLAGS if flag in words), platform.machine())
+
+
+def _on(is_on: bool) -> str:
+    return "on" if is_on else "off"
+
+
+def _log_effective_state(identity: PodIdentity, sizes: _Sizes, model: ServedModel) -> None:
+    """Once at the start: what is truly in effect, so that nothing is off in silence."""
+    gib = sizes.num_blocks * model.block_bytes / (1 << 30)
+    _LOGGER.info(
+        "serving %s: %d KV blocks of %d tokens (%.2f GiB), requests up to %d tokens; %s",
+        identity.model,
+        sizes.num_blocks,
+        identity.block_size,
+        gib,
+        sizes.max_len,
+        ", ".join(f"{name} {value}" for name, value in identity.features.items()),
+    )
+    if identity.features["prefix_caching"] == "off":
+        _LOGGER.warning("prefix caching is off: every prompt is computed in full")

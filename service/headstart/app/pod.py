@@ -1,0 +1,119 @@
+"""Brings a pod up and takes it down: health first, then the model, then a self-test, then the port for requests.
+
+Owner of a running pod's servers and engine: whoever called `start_pod` or `serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headstart import telemetry
+from headstart.app.assembly import Assembly, assemble, warm_up_spec
+from headstart.app.model import Progress
+from headstart.config import Settings
+from headstart.edge.prompts import PromptReader
+from headstart.engine.handle import EngineHandle
+from headstart.server.inference import InferenceServicer
+from headstart.server.pod_health import PodHealth
+from headstart.server.prefix_cache import PrefixCacheServicer
+from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
+from headstart.text.chat import ChatTemplate
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod that is ready. The ports are those that were bound."""
+
+    engine: EngineHandle
+    server: PodServer
+    health_server: HealthServer
+    prompts: PromptReader
+    num_blocks: int
+    block_size: int
+
+    @property
+    def grpc_port(self) -> int:
+        return self.server.port
+
+    @property
+    def health_port(self) -> int:
+        return self.health_server.port
+
+    async def stop(self) -> None:
+        """End everything now; calls in progress end UNAVAILABLE."""
+        await self.server.stop()
+        await self.engine.close()
+        await self._close_rest()
+
+    async def serve(self, *, drain_delay_s: float, drain_timeout_s: float) -> bool:
+        """Serve until a signal or the engine's death; True after a stop that was asked for."""
+        try:
+            return await serve_until_stopped(
+                self.server, self.engine, drain_delay_s=drain_delay_s, drain_timeout_s=drain_timeout_s
+            )
+        finally:
+            await self._close_rest()
+
+    async def _close_rest(self) -> None:
+        self.prompts.close()
+        await self.health_server.stop()
+
+
+async def start_pod(settings: Settings, *, progress: Progress, is_tracing: bool = False) -> Pod:
+    """A ready pod that answers. Raises ConfigError or ModelError that say what to change."""
+    pod = await _bring_up(settings, progress, is_tracing=is_tracing)
+    await pod.server.start()
+    return pod
+
+
+async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[Pod], None]) -> int:
+    """One pod from start to drain; the exit code is 0 after a stop that was asked for, 1 when the engine broke."""
+    telemetry.set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
+    pod = await _bring_up(settings, progress, is_tracing=False)
+    on_ready(pod)
+    chosen = settings.server
+    is_clean = await pod.serve(drain_delay_s=chosen.drain_delay_s, drain_timeout_s=chosen.drain_timeout_s)
+    return 0 if is_clean else 1
+
+
+async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool) -> Pod:
+    """Everything but opening the port for requests. Health answers "live, not ready" while the model loads."""
+    health = PodHealth()
+    health_server = HealthServer(health, host=settings.server.host, port=settings.server.health_port)
+    await health_server.start()
+    try:
+        assembly = await asyncio.to_thread(assemble, settings, progress, is_tracing=is_tracing)
+        health.attach(assembly.engine)
+        progress("self-test", 0.0)
+        await assembly.engine.start(warm_up=warm_up_spec(assembly))
+        progress("self-test", 1.0)
+        return _with_services(settings, assembly, health, health_server)
+    except BaseException:
+        await health_server.stop()
+        raise
+
+
+def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, health_server: HealthServer) -> Pod:
+    tokenizer = assembly.tokenizer
+    template = ChatTemplate(tokenizer) if tokenizer is not None else None
+    prompts = PromptReader(tokenizer, template)
+    engine, identity, limits = assembly.engine, assembly.identity, assembly.limits
+    services = PodServices(
+        engine=engine,
+        inference=InferenceServicer(engine, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer),
+        prefix_cache=PrefixCacheServicer(engine, identity=identity, limits=limits, hash_root=assembly.hash_root),
+    )
+    server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
+    return Pod(
+        engine=engine,
+        server=server,
+        health_server=health_server,
+        prompts=prompts,
+        num_blocks=identity.capacity_blocks,
+        block_size=identity.block_size,
+    )
