@@ -70,7 +70,7 @@ class EngineHandle:
     async def start(self, *, warm_up: GenerateSpec | None = None) -> None:
         """Start the engine thread; with `warm_up`, run that request to its end before the engine is ready.
 
-        Raises InternalError when the warm-up fails. A prompt shorter than a block leaves nothing in the cache.
+        Raises InternalError when the warm-up fails. One that ends within a block leaves nothing in the cache.
         """
         event_loop = asyncio.get_running_loop()
         self._exit = event_loop.create_future()

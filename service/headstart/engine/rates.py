@@ -38,7 +38,8 @@ class StepRates:
         )
         share_s = duration_s * prefill / total
         if prefill < total:
-            share_s = max(duration_s - self.decode_step_s, share_s)
+            # Floored, or the noise of a step that is nearly all decodes would pass for a fast prefill.
+            share_s = max(duration_s - self.decode_step_s, 0.5 * share_s)
         self._prefill_tokens = _DECAY * self._prefill_tokens + prefill
         self._prefill_s = _DECAY * self._prefill_s + share_s
 
