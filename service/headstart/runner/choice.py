@@ -19,7 +19,9 @@ FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 
 NON_FINITE = "non-finite logits"
-_NUCLEUS_CUTS = (1e-2, 1e-4, 1e-8, 0.0)
+_PEAK_CHUNK = 64
+_BANDS_PER_UNIT = 4
+_MAX_BAND = 255
 _DRAW_CHUNK = 256
 
 
@@ -41,9 +43,10 @@ def choose(scores: FloatArray, sampling: SamplingParams, number: float) -> int:
         ids = largest(scores, sampling.top_k)
         scores = scores[ids]
     with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp((scores - peak) / sampling.temperature)
+        gaps = (peak - scores) / sampling.temperature
+        weights = np.exp(-gaps)
     if sampling.top_p < 1:
-        kept = _nucleus(weights, sampling.top_p)
+        kept = _nucleus(gaps, weights, sampling.top_p)
         ids = kept if ids is None else ids[kept]
         weights = weights[kept]
     if sampling.min_p > 0:
@@ -53,31 +56,46 @@ def choose(scores: FloatArray, sampling: SamplingParams, number: float) -> int:
 
 
 def largest(values: npt.NDArray[np.floating], count: int) -> IndexArray:
-    """Indices of the `count` largest values, ascending; among equals at the border the lowest indices. [count]"""
-    border = len(values) - count
-    if border <= 0:
+    """Indices of the `count` largest values, ascending; among equals at the border the lowest indices. [count]
+
+    The largest values of `count` different chunks are `count` candidates, so nothing below the smallest of them is
+    wanted: only what reaches it is looked at closely.
+    """
+    if count >= len(values):
         return np.arange(len(values))
-    threshold = np.partition(values, border)[border]
-    above = np.flatnonzero(values > threshold)
-    ties = np.flatnonzero(values == threshold)[: count - len(above)]
+    candidates = np.arange(len(values))
+    peaks = np.maximum.reduceat(values, np.arange(0, len(values), _PEAK_CHUNK))
+    if count < len(peaks):
+        candidates = np.flatnonzero(values >= _nth_largest(peaks, count))
+    reached = values[candidates]
+    threshold = _nth_largest(reached, count)
+    above = candidates[reached > threshold]
+    ties = candidates[reached == threshold][: count - len(above)]
     return np.sort(np.concatenate((above, ties)))
 
 
-def _nucleus(weights: FloatArray, top_p: float) -> IndexArray:
+def _nth_largest(values: npt.NDArray[np.floating], rank: int) -> np.floating:
+    border = len(values) - rank
+    nth: np.floating = np.partition(values, border)[border]
+    return nth
+
+
+def _nucleus(gaps: FloatArray, weights: FloatArray, top_p: float) -> IndexArray:
     """Ascending indices of the fewest most likely tokens (lowest ids first among equals) that reach `top_p` of the sum.
 
-    Only tokens above a cut are sorted; the cut falls until they are enough. Where it stops does not change the result.
+    `gaps` [n] are the distances from the best score, `weights` [n] = exp(-gaps). Tokens are put into bands of like
+    distance; only the band in which the sum is reached is sorted.
     """
-    target = top_p * weights.sum()
-    order = np.arange(0)
-    cumulative = np.zeros(0)
-    for cut in _NUCLEUS_CUTS:
-        candidates = np.flatnonzero(weights >= cut)
-        order = candidates[np.argsort(-weights[candidates], kind="stable")]
-        cumulative = np.cumsum(weights[order])
-        if cumulative[-1] >= target:
-            break
-    return np.sort(order[: np.searchsorted(cumulative, target) + 1])
+    bands = np.minimum(gaps * _BANDS_PER_UNIT, _MAX_BAND).astype(np.int64)
+    reached = np.cumsum(np.bincount(bands, weights))
+    target = top_p * reached[-1]
+    border = int(np.searchsorted(reached, target))
+    members = np.flatnonzero(bands == border)
+    members = members[np.argsort(gaps[members], kind="stable")]
+    sums = np.cumsum(weights[members]) + (reached[border - 1] if border else 0.0)
+    is_kept = bands < border
+    is_kept[members[: np.searchsorted(sums, target) + 1]] = True
+    return np.flatnonzero(is_kept)
 
 
 def _draw(weights: FloatArray, number: float) -> int:

@@ -31,8 +31,8 @@ class Driver:
         self.faults = {}
         self.drafts = {}
         self.specs = {}
-        self._next_block = 1
-        self._started = []
+        self.next_block = 1
+        self.started = []
         self._finished = []
         self._step = 0
 
@@ -78,10 +78,10 @@ class Driver:
             samples=samples,
             drafts=drafts,
             read_only=frozenset(ids.index(request_id) for request_id in read_only),
-            started=self._started,
+            started=self.started,
             finished=self._finished,
         )
-        self._started, self._finished = [], []
+        self.started, self._finished = [], []
         self._step += 1
         output = self.runner.submit(plan).result()
         self._commit(plan, output)
@@ -108,13 +108,13 @@ class Driver:
         self.known[spec.request_id] = list(known)
         self.computed[spec.request_id] = 0
         self.blocks[spec.request_id] = []
-        self._started.append(StartedRow(spec, list(known), 0, []))
+        self.started.append(StartedRow(spec, list(known), 0, []))
 
     def _grow(self, request_id, num_tokens):
         blocks = self.blocks[request_id]
         num_new = max(0, -(-num_tokens // self.block_size) - len(blocks))
-        new = list(range(self._next_block, self._next_block + num_new))
-        self._next_block += num_new
+        new = list(range(self.next_block, self.next_block + num_new))
+        self.next_block += num_new
         blocks.extend(new)
         return new
 

@@ -129,3 +129,14 @@ def test_the_largest_values_are_taken_with_the_lowest_indices_among_equals(count
     values = np.array([1.0, 3.0, -2.0, 3.0, 1.0, 1.0, -np.inf, 0.0])
     expected = sorted(sorted(range(8), key=lambda i: (-values[i], i))[:count])
     assert largest(values, count).tolist() == expected
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_the_largest_of_many_values_agree_with_a_full_sort(decimals):
+    rng = np.random.default_rng(decimals)
+    for _ in range(40):
+        values = rng.normal(0, 2, rng.integers(1, 3000)).round(decimals)
+        values[rng.random(len(values)) < 0.3] = -np.inf
+        for count in (1, 2, 20, 500):
+            expected = np.sort(np.argsort(-values, kind="stable")[:count])
+            assert largest(values, count).tolist() == expected.tolist()

@@ -237,7 +237,7 @@ def test_a_read_only_row_computes_from_shared_blocks_and_writes_nothing():
     storage = driver.model.kv.copy()
     spec = make_spec("b", prompt(3, 8))
     driver.add(spec)
-    driver._started[0] = StartedRow(spec, list(spec.prompt_token_ids), 7, shared)
+    driver.started[0] = StartedRow(spec, list(spec.prompt_token_ids), 7, shared)
     driver.computed["b"], driver.blocks["b"] = 7, shared
     driver.step({"b": 1}, read_only=["b"])
     assert np.array_equal(driver.model.kv, storage)
@@ -250,9 +250,9 @@ def test_two_identical_prompts_of_one_step_may_share_blocks():
     for request_id in "ab":
         driver.add(make_spec(request_id, prompt(3, 10)))
     shared = driver.blocks["a"] = [1, 2]
-    driver._next_block = 3
-    driver._started[0] = driver._started[0]._replace(block_ids=[1, 2])
-    driver._started[1] = driver._started[1]._replace(block_ids=[1, 2], num_computed=8)
+    driver.next_block = 3
+    driver.started[0] = driver.started[0]._replace(block_ids=[1, 2])
+    driver.started[1] = driver.started[1]._replace(block_ids=[1, 2], num_computed=8)
     driver.computed["b"], driver.blocks["b"] = 8, list(shared)
     driver.step()
     assert driver.output("a") == driver.output("b") == solo(make_spec(prompt=prompt(3, 10)))[0][:1]
