@@ -17,7 +17,8 @@ from typing import Any, SupportsIndex
 MARK = "\udfff"
 """A lone surrogate: input that holds one is refused, so nobody outside can write a mark."""
 
-_PAIR = re.compile(f"(.){MARK}|.", re.DOTALL)
+_RUNS_OF_MARKED = re.compile(f"(?:[^{MARK}]{MARK})+|(?:[^{MARK}](?!{MARK}))+")
+_RUNS_OF_ORIGIN = re.compile(rb"\x01+|\x00+")
 
 
 class Content(str):
@@ -28,6 +29,9 @@ class Content(str):
     plain: str
     is_outside: bytes
     """One byte per character of `plain`, 1 where it came from outside."""
+
+    def __new__(cls, text: str = "") -> Content:
+        return cls.of(text)
 
     @classmethod
     def outside(cls, text: str) -> Content:
@@ -41,19 +45,16 @@ class Content(str):
             return text
         if MARK not in text:
             return cls._make(text, bytes(len(text)))
-        plain = text.replace(MARK, "")
-        return cls._make(plain, bytes(match.end() - match.start() - 1 for match in _PAIR.finditer(text)))
+        runs = (match.group() for match in _RUNS_OF_MARKED.finditer(text))
+        origins = (b"\1" * (len(run) // 2) if MARK in run else bytes(len(run)) for run in runs)
+        return cls._make(text.replace(MARK, ""), b"".join(origins), text)
 
     @classmethod
-    def _make(cls, plain: str, is_outside: bytes) -> Content:
-        num_outside = is_outside.count(1)
-        if num_outside == len(plain):
-            marked = MARK.join(plain) + MARK if plain else ""
-        elif num_outside == 0:
-            marked = plain
-        else:
-            marked = "".join(c + MARK if o else c for c, o in zip(plain, is_outside, strict=True))
-        made = super().__new__(cls, marked)
+    def _make(cls, plain: str, is_outside: bytes, marked: str | None = None) -> Content:
+        if marked is None:
+            runs = (match.span() for match in _RUNS_OF_ORIGIN.finditer(is_outside))
+            marked = "".join(plain[a:b].replace("", MARK)[1:] if is_outside[a] else plain[a:b] for a, b in runs)
+        made = str.__new__(cls, marked)
         made.plain = plain
         made.is_outside = is_outside
         return made
@@ -61,7 +62,7 @@ class Content(str):
     def _cut(self, start: int, end: int) -> Content:
         return self._make(self.plain[start:end], self.is_outside[start:end])
 
-    def _mapped(self, plain: str) -> Content:
+    def changed(self, plain: str) -> Content:
         """The same characters changed one by one. When their number changes, all of them count as from outside."""
         kept = self.is_outside if len(plain) == len(self.plain) else b"\1" * len(plain)
         return self._make(plain, kept)
@@ -153,57 +154,61 @@ class Content(str):
         return self._cut(0, len(self.plain.removesuffix(plain_text(suffix))))
 
     def lower(self) -> Content:
-        return self._mapped(self.plain.lower())
+        return self.changed(self.plain.lower())
 
     def upper(self) -> Content:
-        return self._mapped(self.plain.upper())
+        return self.changed(self.plain.upper())
 
     def capitalize(self) -> Content:
-        return self._mapped(self.plain.capitalize())
+        return self.changed(self.plain.capitalize())
 
     def title(self) -> Content:
-        return self._mapped(self.plain.title())
+        return self.changed(self.plain.title())
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> Content:
         if not old:
-            return self._mapped(self.plain.replace("", plain_text(new), count))
+            return self.changed(self.plain.replace("", plain_text(new), count))
         pieces: list[str] = []
-        for piece in self._pieces(self.plain.split(plain_text(old), int(count))):
+        old = plain_text(old)
+        for piece in self._pieces(self.plain.split(old, int(count)), len(old)):
             pieces += [new, piece]
         return joined(pieces[1:])
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        return self._pieces(self.plain.split(_plain_chars(sep), maxsplit))
+        sep = _plain_chars(sep)
+        return self._pieces(self.plain.split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        return self._pieces(self.plain.rsplit(_plain_chars(sep), maxsplit))
+        sep = _plain_chars(sep)
+        return self._pieces(self.plain.rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        return self._pieces(self.plain.splitlines(keepends))
+        return self._pieces(self.plain.splitlines(keepends), 0)
 
     def partition(self, sep: str) -> tuple[str, str, str]:
-        before, middle, after = self._pieces(self.plain.partition(plain_text(sep)))
+        before, middle, after = self._pieces(self.plain.partition(plain_text(sep)), 0)
         return before, middle, after
 
     def rpartition(self, sep: str) -> tuple[str, str, str]:
-        before, middle, after = self._pieces(self.plain.rpartition(plain_text(sep)))
+        before, middle, after = self._pieces(self.plain.rpartition(plain_text(sep)), 0)
         return before, middle, after
 
-    def _pieces(self, pieces: Iterable[str]) -> list[str]:
-        """The pieces of the plain text, which follow each other in it, as cuts of this one."""
+    def _pieces(self, pieces: Iterable[str], gap: int) -> list[str]:
+        """The pieces of the plain text as cuts of this one: in order, `gap` or more characters between two of them."""
         cuts: list[str] = []
         position = 0
         for piece in pieces:
             start = self.plain.index(piece, position)
-            position = start + len(piece)
-            cuts.append(self._cut(start, position))
+            cuts.append(self._cut(start, start + len(piece)))
+            position = start + len(piece) + gap
         return cuts
 
 
 def joined(pieces: Iterable[str]) -> Content:
     """The pieces in order, each character with its origin."""
     contents = [Content.of(piece) for piece in pieces]
-    return Content._make("".join(c.plain for c in contents), b"".join(c.is_outside for c in contents))
+    plain = "".join(content.plain for content in contents)
+    return Content._make(plain, b"".join(content.is_outside for content in contents), "".join(contents))
 
 
 def plain_text(text: str) -> str:

@@ -28,8 +28,8 @@ class TextDelta(NamedTuple):
     """What may be delivered now.
 
     `token_ids` are the tokens whose text is wholly delivered with `text`, in order, `num_tokens` their number: the
-    caller takes as many logprobs from its own queue. `stop_string` is set once, in the delta that ends at it; its tokens
-    end with the one that completed the match, and later ones are dropped.
+    caller takes as many logprobs from its own queue. `stop_string` is set once, in the delta that ends at it; its
+    tokens end with the one that completed the match, and later ones are dropped.
     """
 
     text: str
