@@ -59,7 +59,8 @@ class BlockManager:
             self.pool.touch(hits)
             self._note_lenders(hits)
             table.block_ids.extend(hits)
-            table.num_registered = table.num_shared = len(table.block_ids)
+            table.num_registered = len(table.block_ids)
+            table.shared_end = table.num_registered * self.block_size
         fresh = self.pool.take(max(0, -(-end // self.block_size) - len(table.block_ids)))
         table.block_ids.extend(fresh)
         self._register(table, tokens, min(end, len(tokens)) // self.block_size)
@@ -83,8 +84,7 @@ class BlockManager:
             self.pool.unregister(block)
         self.pool.release(table.block_ids)
         table.block_ids = []
-        table.num_registered = table.num_shared = 0
-        table.edge = 0
+        table.num_registered = table.shared_end = table.edge = 0
 
     def pending_blocks(self, table: BlockTable) -> list[int]:
         """Blocks that this table registered in the step that is not sealed yet."""

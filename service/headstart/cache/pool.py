@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from headstart.cache.log import EventLog
 
 NULL_BLOCK = 0
+_NOT_QUEUED = -1
 
 
 class PoolError(RuntimeError):
@@ -59,6 +60,7 @@ class BlockPool:
             if self.hashes[block] is not None:
                 self.unregister(block)
             self.ref_counts[block] = 1
+            self._prev[block] = _NOT_QUEUED
             block = self._next[block]
         self._next[NULL_BLOCK] = block
         self._prev[block] = NULL_BLOCK
@@ -148,10 +150,11 @@ class BlockPool:
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]
-        if block == NULL_BLOCK or self._next[before] != block:
+        if block == NULL_BLOCK or before == _NOT_QUEUED:
             raise PoolError(f"block {block} is not in the free queue")
         self._next[before] = after
         self._prev[after] = before
+        self._prev[block] = _NOT_QUEUED
         self.num_free -= 1
         self.num_idle_cached -= self.hashes[block] is not None
 

@@ -36,18 +36,18 @@ class BlockTable:
 
     `hashes` are the chain hashes of its full blocks of known tokens, each computed once. The first `num_registered`
     blocks were hits or offered to the cache. `edge` is the smallest end position for which the manager must act:
-    below it a row needs no new block and completes none. The last hit is block `num_shared - 1`. `is_lender`: another
-    request hit, in this step, a block that this one registered in this step.
+    below it a row needs no new block and completes none. Positions below `shared_end` lie in hit blocks. `is_lender`:
+    another request hit, in this step, a block that this one registered in this step.
     """
 
-    __slots__ = ("block_ids", "edge", "extras", "hashes", "is_lender", "num_registered", "num_shared")
+    __slots__ = ("block_ids", "edge", "extras", "hashes", "is_lender", "num_registered", "shared_end")
 
     def __init__(self, extras: bytes = b"") -> None:
         self.block_ids: list[int] = []
         self.hashes: list[bytes] = []
         self.extras = extras
         self.num_registered = 0
-        self.num_shared = 0
+        self.shared_end = 0
         self.edge = 0
         self.is_lender = False
 

@@ -18,7 +18,7 @@ class PlanBuilder:
         self.new_block_ids: list[list[int]] = []
         self.samples: list[bool] = []
         self.started: list[StartedRow] = []
-        self.read_only: set[str] = set()
+        self._read_only: list[RequestState] = []
         self.preempted_rank: int | None = None
         """The best rank among the requests preempted for this plan; None when there was none."""
 
@@ -35,6 +35,13 @@ class PlanBuilder:
         if not is_sampling:
             self.num_partial += 1
 
+    def add_reserved(self, request: RequestState, num_tokens: int, new_block_ids: list[int]) -> None:
+        """The same for a row whose block table has just grown."""
+        request.edge = request.table.edge
+        if request.num_computed < request.table.shared_end:
+            self._read_only.append(request)
+        self.add(request, num_tokens, new_block_ids)
+
     def planned(self, request: RequestState) -> int:
         """Tokens of a request that are in the plan."""
         return self.num_tokens[self.requests.index(request)] if request in self.requests else 0
@@ -48,7 +55,6 @@ class PlanBuilder:
         self.num_partial -= not self.samples[row]
         for column in (self.requests, self.starts, self.num_tokens, self.new_block_ids, self.samples):
             del column[row]
-        self.read_only.discard(request.request_id)
 
     def freeze(self, step: int, finished: list[str]) -> StepPlan:
         """The plan as the runner sees it."""
@@ -58,16 +64,15 @@ class PlanBuilder:
             for row, (request, start, count) in enumerate(zip(requests, self.starts, self.num_tokens, strict=True))
             if request.drafts and start + count > len(request.tokens)
         }
-        ids = [request.request_id for request in requests]
         return StepPlan(
             step=step,
-            request_ids=ids,
+            request_ids=[request.request_id for request in requests],
             starts=self.starts,
             num_tokens=self.num_tokens,
             new_block_ids=self.new_block_ids,
             samples=self.samples,
             drafts=drafts,
-            read_only=frozenset(ids.index(name) for name in self.read_only),
+            read_only=frozenset(requests.index(request) for request in self._read_only if request in requests),
             started=self.started,
             finished=finished,
         )

@@ -28,6 +28,7 @@ from headstart.errors import AlreadyExistsError, FailedPreconditionError, Invali
 from headstart.scheduler.limits import SchedulerLimits
 from headstart.scheduler.outcome import find_finish, spread_faults, stats_of, take_drafts
 from headstart.scheduler.plan_builder import PlanBuilder
+from headstart.scheduler.preemption import Shortfall, fewest_victims, owed
 from headstart.scheduler.running import RunningSet
 from headstart.scheduler.stats import Counters, SchedulerStats, read_stats
 from headstart.scheduler.waiting import WaitingQueue
@@ -47,11 +48,9 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._manager = manager
-        self._budget = limits.max_num_batched_tokens
-        self._max_num_seqs = limits.max_num_seqs
+        self._limits = limits
         self._max_len = min(limits.max_len, manager.pool.num_blocks * manager.block_size)
         self._prefill_cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
-        self._max_partial_prefills = limits.max_partial_prefills
         self._watermark_blocks = int(limits.watermark * manager.pool.num_blocks)
         self._eos_token_ids = eos_token_ids
         self._clock = clock
@@ -108,7 +107,7 @@ class Scheduler:
         self._aged.clear()
         self._waiting.promote(step=counters.steps)
 
-        plan = PlanBuilder(self._budget)
+        plan = PlanBuilder(self._limits.max_num_batched_tokens)
         for request in self._running.decodes_first():
             if plan.budget <= 0:
                 break
@@ -243,7 +242,7 @@ class Scheduler:
         if len(self._running) > is_running:
             return True
         other = next((waiting for waiting in self._waiting if waiting is not request), None)
-        if other is None or self._max_num_seqs == 1:
+        if other is None or self._limits.max_num_seqs == 1:
             return other is not None and self._waiting.rank(other) < self._waiting.rank(request)
         own = 0 if is_running else self._need(request)
         return self._need(other) <= self._room(is_idle=False) - own
@@ -261,7 +260,7 @@ class Scheduler:
             if new_block_ids is not None:
                 self.counters.rematched_tokens += start - request.num_computed
                 request.num_computed = start
-                self._plan_row(request, count, new_block_ids, plan)
+                plan.add_reserved(request, count, new_block_ids)
                 return
             if request.drafts:
                 request.drafts = []  # nobody is preempted for a guess
@@ -290,12 +289,6 @@ class Scheduler:
         self.counters.num_preemptions += 1
         self._waiting.push(request, step=self.counters.steps)
 
-    def _plan_row(self, request: RequestState, count: int, new_block_ids: list[int], plan: PlanBuilder) -> None:
-        request.edge = request.table.edge
-        plan.add(request, count, new_block_ids)
-        if request.num_computed < request.table.num_shared * self._manager.block_size:
-            plan.read_only.add(request.request_id)
-
     # -- who is admitted
 
     def _admit(self, plan: PlanBuilder) -> None:
@@ -307,11 +300,11 @@ class Scheduler:
                 return
             match = self._match(request)
             need = self._manager.need(request.table, len(request.tokens), match.block_ids)
-            has_room = len(self._running) < self._max_num_seqs and need <= self._room(is_idle=not self._running)
+            has_room = len(self._running) < self._limits.max_num_seqs and need <= self._room(is_idle=not self._running)
             if has_room and plan.budget > 0:
                 count = self._chunk(request, match.num_tokens, plan)
                 is_partial = match.num_tokens + count < len(request.tokens)
-                if is_partial and plan.num_partial >= self._max_partial_prefills:
+                if is_partial and plan.num_partial >= self._limits.max_partial_prefills:
                     index += 1  # stepped over; it keeps its place
                 else:
                     self._start(request, match, count, plan)
@@ -334,32 +327,25 @@ class Scheduler:
         if new_block_ids is None:
             raise RuntimeError(f"admission of {request.request_id} passed the gate and found no blocks")
         plan.started.append(StartedRow(request.spec, request.tokens[:], match.num_tokens, hits))
-        self._plan_row(request, count, new_block_ids[len(hits) :], plan)
+        plan.add_reserved(request, count, new_block_ids[len(hits) :])
 
     def _make_way(self, head: RequestState, match: PrefixMatch, plan: PlanBuilder) -> bool:
         """Preempt as few requests of strictly lower rank as let `head` in; nobody when even all would not do."""
         rank = self._waiting.rank(head)
         lower = [r for r in self._running if self._waiting.rank(r) > rank and not r.table.is_lender]
-        if not lower:
-            return False
-        lower.sort(key=self._yields, reverse=True)
         hits = self._manager.settled(match.block_ids)
-        need = self._manager.need(head.table, len(head.tokens), hits)
-        remaining = len(head.tokens) - len(hits) * self._manager.block_size
-        budget, room, num_left = plan.budget, self._room(is_idle=True), len(self._running)
-        for count, freed in enumerate(self._manager.freed_by([r.table for r in lower], hits), 1):
-            victim = lower[count - 1]
-            budget += plan.planned(victim)
-            room += self._owed(victim)
-            num_left -= 1
-            is_partial = remaining > min(budget, self._prefill_cap)
-            fits = need <= room + freed - (self._watermark_blocks if num_left else 0)
-            may_start = budget > 0 and not (is_partial and plan.num_partial >= self._max_partial_prefills)
-            if fits and may_start and num_left < self._max_num_seqs:
-                for request in lower[:count]:
-                    self._preempt(request, plan)
-                return True
-        return False
+        shortfall = Shortfall(
+            need=self._manager.need(head.table, len(head.tokens), hits),
+            hits=hits,
+            num_tokens=len(head.tokens) - len(hits) * self._manager.block_size,
+            room=self._room(is_idle=True),
+            num_running=len(self._running),
+        )
+        lower.sort(key=self._yields, reverse=True)
+        victims = fewest_victims(lower, shortfall, plan, self._manager, self._limits)
+        for victim in victims:
+            self._preempt(victim, plan)
+        return bool(victims)
 
     def _match(self, request: RequestState) -> PrefixMatch:
         if not reads_cache(request.spec.prompt_logprobs):
@@ -369,14 +355,10 @@ class Scheduler:
     def _need(self, request: RequestState) -> int:
         return self._manager.need(request.table, len(request.tokens), self._match(request).block_ids)
 
-    def _owed(self, request: RequestState) -> int:
-        """Blocks that an admitted prompt was promised and has not taken yet."""
-        return self._manager.need(request.table, len(request.tokens)) if request.is_prefilling else 0
-
     def _room(self, *, is_idle: bool) -> int:
         """Blocks that an admission may use. An idle engine has no watermark, or nothing could start."""
-        owed = sum(self._owed(request) for request in self._running.prefilling)
-        return self._manager.pool.num_free - owed - (0 if is_idle else self._watermark_blocks)
+        promised = sum(owed(self._manager, request) for request in self._running.prefilling)
+        return self._manager.pool.num_free - promised - (0 if is_idle else self._watermark_blocks)
 
     # -- how requests end
 
