@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 
 from headstart.cache.log import EventLog
 from headstart.contract.events import EventBatch
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import Chunk, Finish, StepOutput, StepPlan, StepUpdates
+from headstart.engine.deadlines import Deadlines
 from headstart.engine.decoder import Decoder
 from headstart.engine.messages import (
     CANCELLED,
@@ -79,8 +79,7 @@ class EngineLoop:
         self._audit_after_s = audit_after_s
         self._rates = StepRates()
         self._outbox = Outbox()
-        self._deadlines: dict[str, float] = {}
-        self._next_deadline_s = inf
+        self._live = Deadlines()
         self._leaked_blocks = 0
         self._is_audited = False
         self._is_stopping = False
@@ -131,7 +130,8 @@ class EngineLoop:
             self._take_commands(is_busy=is_busy)
             if self._is_stopping:
                 return
-            self._expire()
+            for request_id in self._live.expired(self.clock()):
+                self._abort(request_id, DEADLINE_PASSED)
             is_busy = self._scheduler.has_work and self._step()
             if self._outbox.is_due:
                 self._publish()
@@ -152,7 +152,7 @@ class EngineLoop:
             self._rates.observe(plan, self.clock() - started_s)
         self._release(self._decoder.push(updates))
         for request_id in updates.finished:
-            self._forget(request_id)
+            self._live.drop(request_id)
         batch = self._seal()
         if self._on_step is not None:
             self._on_step(plan, output, updates)
@@ -182,7 +182,7 @@ class EngineLoop:
                 self._outbox.chunks.append(chunk)
                 continue
             stats = self._scheduler.abort(chunk.request_id)
-            self._forget(chunk.request_id)
+            self._live.drop(chunk.request_id)
             self._outbox.chunks.append(replace(chunk, stats=stats))
 
     def _seal(self) -> EventBatch | None:
@@ -273,9 +273,7 @@ class EngineLoop:
                 error = InternalError("the request could not be prepared")
             self._outbox.refused.append((spec.request_id, error))
             return
-        deadline_s = inf if spec.deadline_s is None else spec.deadline_s
-        self._deadlines[spec.request_id] = deadline_s
-        self._next_deadline_s = min(self._next_deadline_s, deadline_s)
+        self._live.add(spec)
         self._outbox.accepted.append(spec.request_id)
 
     def _reset(self, command: Reset) -> None:
@@ -287,34 +285,19 @@ class EngineLoop:
         self._seal()
 
     def _stop(self) -> None:
-        for request_id in list(self._deadlines):
+        for request_id in self._live.request_ids:
             self._abort(request_id, CANCELLED)
         self._is_stopping = True
         self._publish()
 
-    # -- ends
-
-    def _expire(self) -> None:
-        """End what is past its deadline, waiting or running."""
-        now_s = self.clock()
-        if now_s < self._next_deadline_s:
-            return
-        for request_id, deadline_s in list(self._deadlines.items()):
-            if deadline_s <= now_s:
-                self._abort(request_id, DEADLINE_PASSED)
-        self._next_deadline_s = min(self._deadlines.values(), default=inf)
-
     def _abort(self, request_id: str, finish: Finish) -> None:
         """End a live request between two steps; others are ignored."""
-        if request_id not in self._deadlines:
+        if request_id not in self._live:
             return
         stats = self._scheduler.abort(request_id)
         self._decoder.drop(request_id)
-        self._forget(request_id)
+        self._live.drop(request_id)
         self._outbox.chunks.append(Chunk(request_id, "", [], finish=finish, stats=stats))
-
-    def _forget(self, request_id: str) -> None:
-        self._deadlines.pop(request_id, None)
 
     def _audit(self) -> None:
         self._is_audited = True

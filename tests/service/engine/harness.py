@@ -186,9 +186,6 @@ class Letters:
         self._held = []
         self._num_left = fails_after
 
-    def prime(self, token_ids):
-        self._held = [token for token in token_ids if self._may_stop([token])]
-
     def push(self, token_ids, *, is_last):
         for token in token_ids:
             self._spend()

@@ -128,12 +128,6 @@ def test_a_fault_in_the_last_commit_keeps_the_statistics():
     assert (chunk.finish.reason, chunk.stats) == ("error", STATS)
 
 
-def test_resumed_tokens_complete_a_stop_string_but_are_not_sent_again():
-    decoder = letters(stop_strings=("bc",), resume_token_ids=tuple(tokens("ab")))
-    (chunk,) = decoder.push(updates("c"))
-    assert (chunk.finish.reason, chunk.matched_stop_string) == ("stop", "bc")
-
-
 def test_a_dropped_request_is_forgotten():
     decoder = letters()
     decoder.drop("r")
