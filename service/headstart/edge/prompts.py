@@ -7,13 +7,11 @@ threads: whoever made the reader and closes it.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from headstart.contract.proto import inference_pb2
-from headstart.errors import FailedPreconditionError, InvalidRequestError, UnavailableError
+from headstart.errors import FailedPreconditionError, UnavailableError
 from headstart.text.chat import ChatMessage, ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
@@ -75,7 +73,7 @@ class PromptReader:
             self._tokenizer,
             add_generation_prompt=_adds_generation_prompt(chat),
             continue_final_message=chat.continue_final_message,
-            tools=_tools(chat),
+            tools=chat.tools_json,
         )
 
 
@@ -83,16 +81,3 @@ def _adds_generation_prompt(chat: inference_pb2.Chat) -> bool:
     if chat.HasField("add_generation_prompt"):
         return chat.add_generation_prompt
     return not chat.continue_final_message
-
-
-def _tools(chat: inference_pb2.Chat) -> list[dict[str, Any]]:
-    tools = []
-    for index, source in enumerate(chat.tools_json):
-        try:
-            tool = json.loads(source)
-        except (ValueError, RecursionError):
-            tool = None
-        if not isinstance(tool, dict):
-            raise InvalidRequestError(f"chat.tools_json[{index}]", "not a JSON object")
-        tools.append(tool)
-    return tools
