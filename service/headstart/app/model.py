@@ -14,7 +14,8 @@ from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
 from headstart.model.kv import kv_bytes_per_block
-from headstart.model.weights import Checkpoint, open_checkpoint, resolve_source
+from headstart.model.source import resolve_source
+from headstart.model.weights import Checkpoint, open_checkpoint
 from headstart.runner.model_runner import ModelRunner
 from headstart.runner.runner import Runner
 from headstart.runner.simulated_runner import SimulatedRunner
@@ -71,11 +72,14 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
     def make_runner(num_blocks: int) -> Runner:
         from headstart.runner.torch_runner import TorchForward
 
-        progress("weights", 0.0)
         forward = TorchForward(
-            checkpoint, num_blocks=num_blocks, block_size=settings.cache.block_size, dtype=dtype, device=device
+            checkpoint,
+            num_blocks=num_blocks,
+            block_size=settings.cache.block_size,
+            dtype=dtype,
+            device=device,
+            progress=progress,
         )
-        progress("weights", 1.0)
         return ModelRunner(
             forward,
             block_size=settings.cache.block_size,

@@ -100,8 +100,7 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
 
 def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, health_server: HealthServer) -> Pod:
     tokenizer = assembly.tokenizer
-    template = ChatTemplate(tokenizer) if tokenizer is not None else None
-    prompts = PromptReader(tokenizer, template)
+    prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer) if tokenizer is not None else None)
     engine, identity, limits = assembly.engine, assembly.identity, assembly.limits
     services = PodServices(
         engine=engine,

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from headstart.cli.demo.play import play
 from headstart.cli.demo.scene import Outcome
 from headstart.cli.demo.show import print_outcome
 from headstart.cli.progress import LoadProgress
@@ -16,7 +15,7 @@ from headstart.config import Settings, load_settings
 
 BUDGET = 256
 # Small enough that a short round of other prompts fills it.
-NUM_BLOCKS = 96
+NUM_BLOCKS = 56
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +44,9 @@ def demo_settings(model: str | None = None) -> Settings:
 
 async def run_scene(settings: Settings) -> Outcome:
     """Start the pod, play, stop the pod. Progress goes to stderr."""
+    # All that a pod needs is imported only now, so that --help is quick.
     from headstart.app.pod import start_pod
+    from headstart.cli.demo.play import play
 
     errors = Console(stderr=True)
     with LoadProgress(errors) as progress:

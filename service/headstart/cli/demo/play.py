@@ -26,7 +26,8 @@ from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.contract.proto import prefix_cache_pb2_grpc as cache_rpc
 
-_FOREIGN_PROMPT_TOKENS = 240
+_FOREIGN_PROMPT_TOKENS = 320
+_NUM_FOREIGN_PROMPTS = 2
 
 
 async def play(pod: Pod, *, budget: int, tell: Callable[[str], None]) -> Outcome:
@@ -35,6 +36,7 @@ async def play(pod: Pod, *, budget: int, tell: Callable[[str], None]) -> Outcome
         player = _Player(pod, channel)
         model = await player.inference.GetModel(pb.GetModelRequest())
         prompts = {name: await player.tokenize(name) for name in NAMES}
+        pod.engine.traces.clear()
         tell("A, B and C together: B while A decodes, C while A and B decode")
         together = await player.together()
         traces = tuple(pod.engine.traces)
@@ -94,19 +96,18 @@ class _Player:
                 has_begun.set()
 
     async def pressure(self, prompts: dict[str, tuple[int, ...]]) -> Pressure:
-        """Foreign prompts, of random token ids, until about two thirds of the pool have been handed out anew."""
+        """Foreign prompts, of random token ids, that take more blocks than are free."""
         before = {name: await self._lookup(ids) for name, ids in prompts.items()}
         first_step = self._pod.engine.traces[-1].step
-        num_prompts = max(1, self._pod.num_blocks * self._pod.block_size * 2 // 3 // _FOREIGN_PROMPT_TOKENS)
         numbers = random.Random(SEED)
-        for _ in range(num_prompts):
+        for _ in range(_NUM_FOREIGN_PROMPTS):
             ids = [numbers.randrange(1000, 20_000) for _ in range(_FOREIGN_PROMPT_TOKENS)]
             request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids), max_tokens=1)
             await self._run(request, None)
         traces = [trace for trace in self._pod.engine.traces if trace.step > first_step]
         after = {name: await self._lookup(ids) for name, ids in prompts.items()}
         return Pressure(
-            num_prompt_tokens=num_prompts * _FOREIGN_PROMPT_TOKENS,
+            num_prompt_tokens=_NUM_FOREIGN_PROMPTS * _FOREIGN_PROMPT_TOKENS,
             num_evicted=sum(len(trace.evicted) for trace in traces),
             before=before,
             after=after,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headstart.engine.trace import StepTrace
 
 NAMES = ("A", "B", "C")
-NUM_TOKENS = {"A": 40, "B": 40, "C": 16}
+NUM_TOKENS = {"A": 24, "B": 24, "C": 12}
 # C draws its tokens, so that the comparison with the run alone covers the random numbers too.
 TEMPERATURE = {"A": 0.0, "B": 0.0, "C": 0.8}
 SEED = 7

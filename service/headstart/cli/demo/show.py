@@ -26,7 +26,7 @@ def print_outcome(console: Console, outcome: Outcome) -> bool:
     """Everything, top to bottom. Returns whether all checks hold."""
     console.print()
     console.print(_requests(outcome))
-    console.print()
+    _print_answers(console, outcome)
     _print_steps(console, outcome)
     _print_sharing(console, outcome)
     console.print(_pressure(outcome))
@@ -35,8 +35,8 @@ def print_outcome(console: Console, outcome: Outcome) -> bool:
 
 def _requests(outcome: Outcome) -> Table:
     table = Table(title="three requests, one prefix")
-    for column in ("request", "prompt tokens", "cached", "computed", "steps", "TTFT", "TTFT alone, cold", "answer"):
-        table.add_column(column, justify="left" if column in ("request", "answer") else "right")
+    for column in ("request", "prompt", "cached", "computed", "steps", "TTFT", "TTFT alone, cold"):
+        table.add_column(column, justify="left" if column == "request" else "right")
     for name in NAMES:
         answer, alone = outcome.together[name], outcome.alone[name]
         table.add_row(
@@ -47,14 +47,15 @@ def _requests(outcome: Outcome) -> Table:
             str(num_steps(name, outcome)),
             f"{answer.ttft_s:.2f} s",
             f"{alone.ttft_s:.2f} s",
-            Text(_shortened(answer.text, 36)),
         )
     return table
 
 
-def _shortened(text: str, length: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"
+def _print_answers(console: Console, outcome: Outcome) -> None:
+    for name in NAMES:
+        answer = " ".join(outcome.together[name].text.split())
+        console.print(Text(f"{name}: ", style=_COLOURS[name]) + Text(answer))
+    console.print()
 
 
 def _print_steps(console: Console, outcome: Outcome) -> None:
