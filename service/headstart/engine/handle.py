@@ -27,6 +27,7 @@ from headstart.scheduler.stats import SchedulerStats
 _T = TypeVar("_T")
 _NO_STATS = SchedulerStats(**dict.fromkeys(SchedulerStats._fields, 0))
 _DEAD = "the engine of this pod broke down, another pod may serve the request"
+_LOADING = "this pod is still loading its model, another pod may serve the request"
 _STOPPED = "this pod has stopped, another pod may serve the request"
 _DRAINING = "this pod is draining, another pod may serve the request"
 
@@ -178,7 +179,7 @@ class EngineHandle:
         With `force` everything that runs is preempted instead. The mirror shows it when this returns.
         """
         if not self.is_alive:
-            raise UnavailableError(_DEAD)
+            raise UnavailableError(_LOADING if self._exit is None else _DEAD)
         self._num_resets += 1
         ticket = self._num_resets
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -247,6 +248,8 @@ class EngineHandle:
     # -- helpers
 
     def _refuse_unless_open(self, specs: Sequence[GenerateSpec]) -> None:
+        if self._exit is None:
+            raise UnavailableError(_LOADING)
         if not self.is_alive:
             raise UnavailableError(_STOPPED if self.is_draining else _DEAD)
         if self.is_draining:

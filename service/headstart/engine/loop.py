@@ -49,7 +49,7 @@ StepObserver = Callable[[StepPlan, StepOutput | None, StepUpdates], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What the conductor conducts. `tracer` and `on_step` watch committed steps, on the engine thread."""
+    """What the conductor conducts. `tracer` and `on_step` watch committed steps; a fault of theirs ends the engine."""
 
     scheduler: Scheduler
     runner: Runner
@@ -84,7 +84,8 @@ class EngineLoop:
         self._is_audited = False
         self._is_stopping = False
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._publish_result: Callable[[StepResult], None] = _discard
+        self._publish_result: Callable[[StepResult], None]  # these two are given to `start`
+        self._on_exit: Callable[[bool], None]
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -- for other threads
@@ -305,7 +306,3 @@ class EngineLoop:
         self._outbox.has_news = True
         if self._leaked_blocks:
             _LOGGER.error("%d blocks are held by nobody", self._leaked_blocks)
-
-
-def _discard(result: StepResult) -> None:
-    """Where results go before the loop is started."""

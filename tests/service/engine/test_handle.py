@@ -5,7 +5,11 @@ import time
 from contextlib import suppress
 
 import pytest
+from headstart.cache.log import EventLog
 from headstart.core.step import FinishReason
+from headstart.engine.decoder import Decoder
+from headstart.engine.handle import EngineHandle
+from headstart.engine.loop import EngineLoop, EngineParts
 from headstart.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -85,6 +89,17 @@ async def test_resumed_tokens_are_not_sent_again_but_count(start_engine):
     rest = await engine.run(spec("rest", max_tokens=8, resume_token_ids=tuple(whole.token_ids[:5])))
     assert rest.token_ids == whole.token_ids[5:]
     assert rest.reason == "length"
+
+
+async def test_prompt_logprobs_come_once_whatever_was_preempted(start_engine):
+    engine = await start_engine(num_blocks=10, budget=8)
+    requests = [spec(f"r{i}", prompt=range(i, i + 14), max_tokens=20, prompt_logprobs=0) for i in (0, 20, 40)]
+    streams = await engine.handle.submit_all(requests)
+    for request, result in zip(requests, await asyncio.gather(*(read(s) for s in streams)), strict=True):
+        scored = [entry.token_id for chunk in result.chunks for entry in chunk.prompt_logprobs]
+        assert scored == list(request.prompt_token_ids[1:])
+        assert len(result.token_ids) == 20
+    assert engine.handle.stats.num_preemptions > 0
 
 
 class TestCancel:
@@ -307,6 +322,16 @@ async def test_a_warm_up_comes_before_readiness_and_measures_the_rates(start_eng
     assert engine.handle.load.prefill_tokens_per_s > 0
     assert engine.handle.load.decode_step_s > 0
     assert engine.handle.mirror.held == {}
+
+
+async def test_a_pod_that_still_loads_says_so():
+    loop = EngineLoop(EngineParts(scheduler=None, runner=HeldRunner(), decoder=Decoder(None), log=EventLog()))
+    handle = EngineHandle(loop, max_queued_requests=1, max_queued_tokens=1)
+    assert not handle.is_alive
+    for asked in (handle.submit(spec()), handle.reset(force=True)):
+        with pytest.raises(UnavailableError, match="loading"):
+            await asked
+    await handle.close()
 
 
 async def test_a_failing_warm_up_fails_the_start(start_engine):

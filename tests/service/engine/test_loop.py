@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from headstart.core.step import Finish, FinishReason
+from headstart.core.step import Finish, FinishReason, StepPlan
 from headstart.engine.messages import DEADLINE_PASSED
 from headstart.engine.trace import StepTracer
 from headstart.errors import UnavailableError
@@ -79,6 +79,25 @@ class TestDeath:
             with pytest.raises(UnavailableError, match="broke down"):
                 await late
         await engine.handle.drain()
+
+
+async def test_work_that_cannot_be_scheduled_looks_stuck_and_can_still_be_cancelled(start_engine):
+    class Stuck(Scheduler):
+        is_stuck = True
+
+        def schedule(self):
+            if not self.is_stuck:
+                return super().schedule()
+            return StepPlan(step=1, request_ids=[], starts=[], num_tokens=[], new_block_ids=[], samples=[])
+
+    engine = await start_engine(scheduler_type=Stuck)
+    stream = await engine.handle.submit(spec())
+    await until(lambda: engine.handle.step_age_s > 0.03)  # longer than any wait between two looks at the work
+    engine.handle.cancel("r")
+    assert (await read(stream)).reason == "cancelled"
+    await until(lambda: engine.handle.step_age_s == 0.0)
+    engine.scheduler.is_stuck = False
+    assert (await engine.run(spec())).reason == "length"
 
 
 class TestDeadlines:
