@@ -97,3 +97,11 @@ def test_written_guesses_are_not_known():
     assert table.lengths[0] == 2
     table.append(0, [5])
     assert table.cells[0, :4].tolist() == [1, 2, 5, 8]
+
+
+def test_a_new_row_takes_the_free_line_and_leaves_its_neighbours_alone():
+    rows = Rows()
+    rows.apply(plan(started=[started("a", [1]), started("b", [2])]))
+    kept, new = rows.apply(plan(["b", "c"], started=[started("c", [3])], finished=["a"]))
+    assert rows.known(kept).tolist() == [2]
+    assert rows.known(new).tolist() == [3]

@@ -120,3 +120,13 @@ def test_plans_are_checked_as_for_a_model():
     with pytest.raises(ValueError, match="too few blocks"):
         runner.submit(plan).result()
     assert runner.submit(StepPlan(2, [], [], [], [], [], finished=["a"])).result().sampled == []
+
+
+def test_a_request_id_that_is_used_again_starts_from_its_own_prefix():
+    driver = make_driver()
+    driver.add(make_spec("a", PROMPT))
+    driver.run("a")
+    driver.finish("a")
+    other = make_spec("a", PROMPT[::-1])
+    driver.add(other)
+    assert driver.run("a") == solo(other)
