@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from headstart.cache.pool import BlockPool
+from headstart.contract.prefix import wire_hash
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import Chunk
 from headstart.engine.decoder import Decoder
@@ -165,11 +166,9 @@ class Engine:
         assert (self.handle.num_in_flight, self.handle.num_queued, len(self.decoder)) == (0, 0, 0)
         assert self.scheduler.audit() == 0
         assert self.pool.num_free == self.pool.num_blocks
-        digest = self.handle.mirror.digest
-        assert (digest.count, digest.xor) == (
-            len(self.handle.mirror.held),
-            reduce(xor, self.handle.mirror.held, 0),
-        )
+        mirror = self.handle.mirror
+        assert set(mirror.held) == {wire_hash(digest) for digest in self.pool.cached_hashes()}
+        assert mirror.digest == (len(mirror.held), reduce(xor, mirror.held, 0))
 
 
 class Delta(NamedTuple):
