@@ -28,7 +28,7 @@ CacheEvent = Stored | Removed | Cleared
 class Digest(NamedTuple):
     """Of a hash set: how many, and the xor of them all. Equal digests mean equal sets, but for chance."""
 
-    count: int
+    num_hashes: int
     xor: int
 
 

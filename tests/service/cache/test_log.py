@@ -1,4 +1,4 @@
-"""The record of the cache: numbered batches without gaps on one side, a mirror that answers for the past on the other."""
+"""The record of the cache: numbered batches without gaps, and a mirror that answers for the past."""
 
 import pytest
 from headstart.cache.log import CacheMirror, EventLog

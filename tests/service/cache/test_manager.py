@@ -238,7 +238,7 @@ def test_stores_come_in_order_with_their_parents_and_a_second_drain_is_empty() -
         assert list(batch.events) == [Stored(h, p) for h, p in zip(hashes, [0, *hashes[:-1]], strict=True)]
         assert bench.log.seal() is None
         bench.manager.release(table)
-        again, _ = bench.place(tail(16 * count, 0), reads=False)
+        bench.place(tail(16 * count, 0), reads=False)
         batch = bench.log.seal()
         assert batch is not None
         kinds = [type(event).__name__ for event in batch.events]

@@ -1,0 +1,123 @@
+"""How a step's token budget is shared: decodes, chunks, the long-prefill cap, the partial-prefill limit."""
+
+from headstart.scheduler.limits import SchedulerLimits
+from support.chain import Chain, spec
+
+
+def chain(usable: int = 1000, **limits: object) -> Chain:
+    return Chain(usable=usable, limits=SchedulerLimits(**limits))  # type: ignore[arg-type]
+
+
+def test_many_short_prompts_fit_one_step_in_their_order() -> None:
+    bench = chain(max_num_batched_tokens=8192)
+    bench.add(*(spec(f"r{index}", 10, first=100 * index) for index in range(10)))
+    assert bench.schedule() == {f"r{index}": 10 for index in range(10)}
+    assert bench.plan is not None
+    assert bench.plan.request_ids == [f"r{index}" for index in range(10)]
+
+
+def test_three_long_prompts_share_the_budget_under_the_cap() -> None:
+    bench = chain(max_num_batched_tokens=1024, long_prefill_token_threshold=400)
+    bench.add(*(spec(name, 800, first=10_000 * place) for place, name in enumerate("abc")))
+    assert bench.step() == {"a": 400, "b": 400, "c": 224}
+    assert bench.step() == {"a": 400, "b": 400, "c": 224}
+    assert bench.step() == {"a": 1, "b": 1, "c": 352}
+
+
+def test_a_lone_prompt_ignores_the_cap_until_it_has_company() -> None:
+    bench = chain(max_num_batched_tokens=1024, long_prefill_token_threshold=400)
+    bench.add(spec("lone", 2000))
+    assert bench.step() == {"lone": 1024}
+    bench.add(spec("companion", 10, first=9000))
+    assert bench.step() == {"lone": 400, "companion": 10}
+
+
+def test_a_prompt_that_waits_in_vain_is_no_company() -> None:
+    bench = chain(usable=70, max_num_batched_tokens=512, long_prefill_token_threshold=100)
+    bench.add(spec("lone", 1000), spec("too big for now", 500, first=5000))
+    assert bench.step() == {"lone": 512}
+
+
+def test_without_a_cap_the_first_prompt_takes_all_it_wants() -> None:
+    bench = chain(max_num_batched_tokens=1024, max_num_seqs=3)
+    bench.add(spec("a", 800), spec("b", 800, first=2000), spec("c", 10, first=4000), spec("d", 10, first=5000))
+    assert bench.step() == {"a": 800, "b": 224}
+
+
+def test_decodes_come_before_partial_prefills() -> None:
+    bench = chain(max_num_batched_tokens=64, long_prefill_token_threshold=32)
+    bench.add(spec("short", 8), spec("long", 500, first=1000))
+    assert bench.step() == {"short": 8, "long": 32}
+    bench.add(spec("late", 8, first=3000))
+    assert list(bench.step()) == ["short", "long", "late"]
+    assert list(bench.step()) == ["short", "late", "long"]
+
+
+def test_a_short_prompt_behind_a_long_prefill_starts_within_three_steps() -> None:
+    bench = chain(max_num_batched_tokens=256, long_prefill_token_threshold=128)
+    bench.add(spec("long", 4000))
+    for _ in range(3):
+        bench.step()
+    bench.add(spec("short", 30, first=9000))
+    for _ in range(3):
+        bench.step()
+    assert bench.outputs["short"]
+    assert not bench.outputs["long"]
+
+
+def test_the_partial_limit_steps_over_a_head_that_keeps_its_place() -> None:
+    bench = chain(max_num_batched_tokens=128, long_prefill_token_threshold=32, max_partial_prefills=2)
+    for place, name in enumerate("abc"):
+        bench.add(spec(name, 320, first=1000 * place))
+    bench.add(spec("short", 10, first=9000))
+    assert bench.step() == {"a": 32, "b": 32, "short": 10}
+    while bench.scheduler.stats.waiting:
+        planned = bench.step()
+        assert sum(count > 1 for count in planned.values()) <= 3
+    assert "c" in planned
+
+
+def test_a_chunk_in_company_ends_at_a_block_edge() -> None:
+    bench = chain(max_num_batched_tokens=64, long_prefill_token_threshold=50)
+    bench.add(spec("a", 200), spec("b", 10, first=1000))
+    assert bench.step() == {"a": 48, "b": 10}
+
+
+def test_drafts_are_extra_tokens_of_a_row_and_a_chunk_may_end_anywhere_when_alone() -> None:
+    bench = chain(max_num_batched_tokens=50)
+    bench.add(spec("a", 80))
+    assert bench.step() == {"a": 50}
+    assert bench.schedule() == {"a": 30}
+    bench.commit(drafts={0: [1, 2, 3]})
+    assert bench.schedule() == {"a": 4}
+    assert bench.plan is not None
+    assert bench.plan.drafts == {0: [1, 2, 3]}
+
+
+def test_drafts_are_trimmed_to_the_budget_never_over_it() -> None:
+    bench = chain(max_num_batched_tokens=20)
+    bench.add(spec("a", 10), spec("b", 10, first=100))
+    assert bench.schedule() == {"a": 10, "b": 10}
+    bench.commit(drafts={0: [1, 2, 3], 1: [1, 2, 3]})
+    assert bench.schedule() == {"a": 4, "b": 4}
+    tight = chain(max_num_batched_tokens=6)
+    tight.add(spec("a", 3), spec("b", 3, first=100))
+    tight.schedule()
+    tight.commit(drafts={0: [1, 2, 3], 1: [1, 2, 3]})
+    assert tight.schedule() == {"a": 4, "b": 2}
+    assert tight.plan is not None
+    assert tight.plan.drafts == {0: [1, 2, 3], 1: [1]}
+
+
+def test_nothing_to_do_gives_an_empty_plan() -> None:
+    bench = chain()
+    assert bench.step() == {}
+    assert not bench.scheduler.has_work
+
+
+def test_siblings_of_a_cold_prefix_compute_it_once() -> None:
+    bench = chain(usable=8000, max_num_batched_tokens=2048, long_prefill_token_threshold=512)
+    prefix = list(range(1600))
+    bench.add(*(spec(f"r{index}", [*prefix, 50_000 + index], max_tokens=1) for index in range(32)))
+    bench.run()
+    assert bench.scheduler.stats.computed_tokens <= 1.02 * (len(prefix) + 32)
