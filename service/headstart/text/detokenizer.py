@@ -64,6 +64,7 @@ class StreamDecoder:
         self._min_tokens = min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drops_space = tokenizer.strips_leading_space
+        self._drops_replacement = False
         self._num_tokens = 0
         self._num_chars = 0
         """Whole characters decoded so far, delivered or not."""
@@ -82,7 +83,10 @@ class StreamDecoder:
         No stop string matches in them or across their end: text that could have begun one was not delivered.
         """
         for token_id in token_ids:
-            self._search_start = max(self._search_start, self._take(token_id))
+            self._search_start = max(self._search_start, self._take(token_id)[0])
+        # A character that is still open had been given up as U+FFFD when its tokens were delivered. Should the next
+        # bytes complete it after all, the caller has cut its tokens inside of it, and gets it whole.
+        self._drops_replacement = self._is_open
         self._waiting.clear()
         self._held.clear()
         self._num_delivered = self._num_chars
@@ -96,47 +100,59 @@ class StreamDecoder:
         if self._is_done:
             return _NOTHING
         for token_id in token_ids:
-            start = self._num_chars
-            end = self._take(token_id)
+            end, text = self._take(token_id)
             if self._num_tokens <= self._min_tokens:
                 self._search_start = end
-            elif match := self._search_from(start):
+            elif match := self._find_stop(text):
                 return self._stop_at(match)
         if is_last:
             return self._finish()
         num_searching = self._search.num_held if self._search else 0
         return self._release(self._num_chars - num_searching)
 
-    def _take(self, token_id: int) -> int:
-        """Decode one token. Returns the number of characters with which its text is complete."""
+    @property
+    def _is_open(self) -> bool:
+        """Whether the first bytes of a character wait for the rest."""
+        return bool(self._decoder.getstate()[0])
+
+    def _take(self, token_id: int) -> tuple[int, str]:
+        """Decode one token. Returns the number of characters with which its text is complete, and the new ones."""
+        text = ""
         if token_id not in self._skipped:
-            self._append(self._decoder.decode(self._token_bytes(token_id)))
+            text = self._append(self._decoder.decode(self._token_bytes(token_id)))
         self._num_tokens += 1
         # Bytes that wait in the decoder become one character, whatever follows: the token is complete with it.
-        end = self._num_chars + bool(self._decoder.getstate()[0])
+        end = self._num_chars + self._is_open
         self._waiting.append((token_id, end))
-        return end
+        return end, text
 
-    def _append(self, text: str) -> None:
+    def _append(self, text: str) -> str:
+        if text and self._drops_replacement:
+            self._drops_replacement = False
+            if text[0] == "\ufffd":
+                text = text[1:]
+                self._num_chars += 1
+                self._num_delivered += 1
         if text and self._drops_space:
             self._drops_space = False
             text = text.removeprefix(" ")
         if text:
             self._held.append(text)
             self._num_chars += len(text)
+        return text
 
-    def _search_from(self, start: int) -> StopMatch | None:
-        """Search what was decoded since character `start`: at most the last held piece."""
-        if self._search is None or self._num_chars == start:
+    def _find_stop(self, text: str) -> StopMatch | None:
+        """Search in the last characters, which are `text`."""
+        if self._search is None or not text:
             return None
-        return self._search.push(self._held[-1][max(0, self._search_start - start) :])
+        start = self._num_chars - len(text)
+        return self._search.push(text[max(0, self._search_start - start) :])
 
     def _finish(self) -> TextDelta:
-        start = self._num_chars
-        self._append(self._decoder.decode(b"", final=True))
+        text = self._append(self._decoder.decode(b"", final=True))
         match = None
         if self._search is not None and self._num_tokens > self._min_tokens:
-            match = self._search_from(start) or self._search.finish()
+            match = self._find_stop(text) or self._search.finish()
         if match is not None:
             return self._stop_at(match)
         self._is_done = True

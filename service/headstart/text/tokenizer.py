@@ -94,10 +94,8 @@ class Tokenizer:
         """
         encoding = self._markup.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
-        if not any(
-            token_id in self.control_ids and _touches_outside(text, is_outside, *offsets)
-            for token_id, offsets in zip(ids, encoding.offsets, strict=True)
-        ):
+        control = (i for i, token_id in enumerate(ids) if token_id in self.control_ids)
+        if not any(_touches_outside(text, is_outside, *encoding.token_to_chars(i)) for i in control):
             return ids
         return self._encode_runs(text, is_outside)
 
