@@ -231,7 +231,7 @@ def decode_delta(delta: prefix_cache_pb2.Delta) -> tuple[CacheEvent, ...]:
 
 
 def encode_digest(seq: int, digest: Digest) -> prefix_cache_pb2.Digest:
-    return prefix_cache_pb2.Digest(seq=seq, count=digest.count, xor=digest.xor)
+    return prefix_cache_pb2.Digest(seq=seq, count=digest.num_hashes, xor=digest.xor)
 
 
 def encode_load(load: LoadFields) -> prefix_cache_pb2.Load:
