@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 
 import pytest
@@ -12,37 +13,34 @@ from rich.console import Console
 
 
 @pytest.fixture(scope="module")
-async def outcome() -> Outcome:
-    return await run_scene(demo_settings())
+def outcome() -> Outcome:
+    return asyncio.run(run_scene(demo_settings()))
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def test_every_claim_of_the_demo_holds(outcome: Outcome) -> None:
+def test_every_claim_of_the_demo_holds(outcome: Outcome) -> None:
     assert [claim for claim, holds in check(outcome) if not holds] == []
 
 
-async def test_what_was_cached_and_what_was_computed_sum_to_the_prompt(outcome: Outcome) -> None:
+def test_what_was_cached_and_what_was_computed_sum_to_the_prompt(outcome: Outcome) -> None:
     for name in NAMES:
         answer = outcome.together[name]
         assert answer.cached_tokens + computed_tokens(name, outcome) == answer.prompt_tokens
         assert answer.prompt_tokens == len(outcome.prompts[name])
 
 
-async def test_the_prefix_is_several_blocks_and_held_by_all_three_at_once(outcome: Outcome) -> None:
+def test_the_prefix_is_several_blocks_and_held_by_all_three_at_once(outcome: Outcome) -> None:
     assert outcome.shared_tokens >= 10 * outcome.block_size
     shared_by_all = shared_blocks(outcome)[NAMES]
     assert len(shared_by_all) == outcome.shared_tokens // outcome.block_size
 
 
-async def test_no_step_exceeds_the_budget_and_decodes_come_first(outcome: Outcome) -> None:
+def test_no_step_exceeds_the_budget_and_decodes_come_first(outcome: Outcome) -> None:
     for trace in outcome.traces:
         assert sum(row.num_tokens for row in trace.rows) <= outcome.budget
         assert [row.is_decode for row in trace.rows] == sorted((row.is_decode for row in trace.rows), reverse=True)
 
 
-async def test_a_and_b_never_wait_for_the_passage_of_c(outcome: Outcome) -> None:
+def test_a_and_b_never_wait_for_the_passage_of_c(outcome: Outcome) -> None:
     """Every step that computes a chunk of C decodes A and B too, as long as they still run."""
     last_step = {
         name: max(t.step for t in outcome.traces if any(r.request_id == name for r in t.rows)) for name in NAMES
@@ -54,13 +52,13 @@ async def test_a_and_b_never_wait_for_the_passage_of_c(outcome: Outcome) -> None
     assert num_steps("C", outcome) >= 4
 
 
-async def test_eviction_takes_tails_before_heads(outcome: Outcome) -> None:
+def test_eviction_takes_tails_before_heads(outcome: Outcome) -> None:
     pressure = outcome.pressure
     assert all(pressure.after[name] <= pressure.before[name] for name in NAMES)
     assert pressure.after != pressure.before
 
 
-async def test_the_demo_prints_plain_text_in_a_pipe(outcome: Outcome) -> None:
+def test_the_demo_prints_plain_text_in_a_pipe(outcome: Outcome) -> None:
     written = io.StringIO()
     assert print_outcome(Console(file=written, width=140), outcome)
     text = written.getvalue()

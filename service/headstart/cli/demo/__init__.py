@@ -16,6 +16,7 @@ from headstart.config import Settings, load_settings
 BUDGET = 256
 # Small enough that a short round of other prompts fills it.
 NUM_BLOCKS = 56
+MAX_LEN = 768
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,7 @@ def demo_settings(model: str | None = None) -> Settings:
     """A pod on free loopback ports with a small pool and budget; everything else as usual."""
     overrides: dict[str, Any] = {
         "cache.num_blocks": NUM_BLOCKS,
+        "model.max_len": MAX_LEN,
         "scheduler.max_num_batched_tokens": BUDGET,
         "scheduler.long_prefill_token_threshold": BUDGET // 2,
         "server.host": "127.0.0.1",

@@ -29,7 +29,7 @@ def print_outcome(console: Console, outcome: Outcome) -> bool:
     _print_answers(console, outcome)
     _print_steps(console, outcome)
     _print_sharing(console, outcome)
-    console.print(_pressure(outcome))
+    _print_pressure(console, outcome)
     return _print_checks(console, outcome)
 
 
@@ -64,7 +64,7 @@ def _print_steps(console: Console, outcome: Outcome) -> None:
         "to scale, with its positions."
     )
     for first, last, trace in _collapsed(outcome.traces):
-        steps = str(first.step) if first.step == last.step else f"{first.step}-{last.step}"
+        steps = str(first) if first == last else f"{first}-{last}"
         line = Text(f"{steps:>8}  ")
         for row in trace.rows:
             line.append_text(_row(row, outcome.budget))
@@ -87,18 +87,23 @@ def _row(row: TraceRow, budget: int) -> Text:
     return Text("▒" * cells, style=style)
 
 
-def _collapsed(traces: tuple[StepTrace, ...]) -> Iterator[tuple[StepTrace, StepTrace, StepTrace]]:
-    """(first, last, first) of each run of steps that only decode the same requests; other steps stand alone."""
+def _collapsed(traces: tuple[StepTrace, ...]) -> Iterator[tuple[int, int, StepTrace]]:
+    """(first, last, trace) of each run of steps that only decode the same requests; other steps stand alone.
+
+    Steps are numbered from 1, those without rows left out.
+    """
     run: list[StepTrace] = []
+    number = 0
     for trace in traces:
         if not trace.rows:
             continue
-        if run and not (_is_same_decode(run[-1], trace)):
-            yield run[0], run[-1], run[0]
+        if run and not _is_same_decode(run[-1], trace):
+            yield number - len(run) + 1, number, run[0]
             run = []
         run.append(trace)
+        number += 1
     if run:
-        yield run[0], run[-1], run[0]
+        yield number - len(run) + 1, number, run[0]
 
 
 def _is_same_decode(before: StepTrace, after: StepTrace) -> bool:
@@ -127,20 +132,21 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _pressure(outcome: Outcome) -> Table:
+def _print_pressure(console: Console, outcome: Outcome) -> None:
     pressure = outcome.pressure
-    table = Table(
-        title=f"cache pressure: {pressure.num_prompt_tokens} foreign tokens through a pool of "
-        f"{outcome.num_blocks} blocks evicted {pressure.num_evicted} blocks",
-        caption="Evicted is what was used least recently, and of a request its tail before its head. "
-        f"A once more: {pressure.repeated.cached_tokens} of {pressure.repeated.prompt_tokens} tokens cached.",
+    console.print(
+        f"Cache pressure: {pressure.num_prompt_tokens} foreign tokens through the pool of {outcome.num_blocks} blocks "
+        f"evicted {pressure.num_evicted}: what was used least recently, and of a request its tail before its head."
     )
+    table = Table()
     table.add_column("prompt of")
     table.add_column("cached before", justify="right")
     table.add_column("cached after", justify="right")
     for name in NAMES:
         table.add_row(Text(name, style=_COLOURS[name]), str(pressure.before[name]), str(pressure.after[name]))
-    return table
+    console.print(table)
+    repeated = pressure.repeated
+    console.print(f"A once more: {repeated.cached_tokens} of its {repeated.prompt_tokens} prompt tokens were cached.")
 
 
 def _print_checks(console: Console, outcome: Outcome) -> bool:
