@@ -113,11 +113,13 @@ def warm_up_spec(assembly: Assembly) -> GenerateSpec:
 
 def _sizes(settings: Settings, model: ServedModel) -> _Sizes:
     cache = settings.cache
+    if model.device == "cuda" and cache.num_blocks is None and cache.memory_bytes is None:
+        raise ConfigError("cache.memory_bytes: this build cannot size the pool of a GPU by itself; set it")
     num_blocks = count_blocks(
         num_blocks=cache.num_blocks,
         memory_bytes=cache.memory_bytes,
         memory_fraction=cache.memory_fraction,
-        available_bytes=available_memory(),
+        available_bytes=max(0, available_memory() - model.weight_bytes),
         block_bytes=model.block_bytes,
     )
     max_len = fit_max_len(

@@ -5,6 +5,7 @@ The torch forward is imported only when it is built. Holds no state.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from pathlib import Path
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
-from headstart.model.kv import kv_bytes_per_block
+from headstart.model.kv import DTYPE_BYTES, kv_bytes_per_block
+from headstart.model.layout import tensor_shapes
 from headstart.model.source import resolve_source
 from headstart.model.weights import Checkpoint, open_checkpoint
 from headstart.runner.model_runner import ModelRunner
@@ -47,12 +49,14 @@ class ServedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     block_bytes: int
+    weight_bytes: int
     tokenizer: Tokenizer | None
     make_runner: Callable[[int], Runner]
 
 
 def open_model(settings: Settings, progress: Progress) -> ServedModel:
     """Find and read what `settings` name. Raises ModelError or ConfigError; slow, so not for an event loop."""
+    progress("find the model", 0.0)
     if settings.runner.kind == "simulated":
         return _simulated(settings)
     checkpoint = open_checkpoint(resolve_source(settings.model.source, progress=progress), progress=progress)
@@ -99,6 +103,7 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         vocab_size=config.vocab_size,
         eos_token_ids=eos_token_ids,
         block_bytes=kv_bytes_per_block(config, settings.cache.block_size, dtype),
+        weight_bytes=sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype],
         tokenizer=tokenizer,
         make_runner=make_runner,
     )
@@ -129,6 +134,7 @@ def _simulated(settings: Settings) -> ServedModel:
         vocab_size=_SIMULATED_VOCAB_SIZE,
         eos_token_ids=frozenset(),
         block_bytes=_SIMULATED_TOKEN_BYTES * settings.cache.block_size,
+        weight_bytes=0,
         tokenizer=None,
         make_runner=make_runner,
     )

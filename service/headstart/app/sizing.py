@@ -10,8 +10,8 @@ from pathlib import Path
 from headstart.errors import ConfigError
 
 DEFAULT_MEMORY_FRACTION = 0.9
-# Without a wish a CPU pod takes no more than this, however much memory the machine has.
-MAX_DEFAULT_CPU_BYTES = 4 << 30
+# Without a wish a pod takes no more than this, however much memory the machine has.
+MAX_DEFAULT_BYTES = 4 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
@@ -35,7 +35,7 @@ def count_blocks(
         key = "cache.memory_fraction"
         wanted_bytes = int((memory_fraction or DEFAULT_MEMORY_FRACTION) * available_bytes)
         if memory_fraction is None:
-            wanted_bytes = min(wanted_bytes, MAX_DEFAULT_CPU_BYTES)
+            wanted_bytes = min(wanted_bytes, MAX_DEFAULT_BYTES)
     if wanted_bytes < block_bytes:
         raise ConfigError(f"{key}: {wanted_bytes} bytes hold no KV block; one takes {block_bytes} bytes")
     return wanted_bytes // block_bytes

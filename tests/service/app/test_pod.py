@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,10 +63,16 @@ def _request(num_prompt: int, max_tokens: int) -> pb.GenerateRequest:
     return pb.GenerateRequest(token_ids=pb.TokenIds(ids=range(100, 100 + num_prompt)), max_tokens=max_tokens)
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 async def _health(port: int, service: str) -> int:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True)
     return int(response.status)
 
 
@@ -82,38 +89,26 @@ async def test_the_self_test_leaves_nothing_behind() -> None:
     async with _pod() as (pod, channel):
         state = await cache_rpc.PrefixCacheStub(channel).GetState(cache_pb.GetStateRequest())
         assert (state.queried_tokens, state.cached_blocks, state.free_blocks) == (0, 0, 49)
-        assert pod.engine.mirror.digest.count == 0
+        assert pod.engine.mirror.digest.num_hashes == 0
 
 
 async def test_a_pod_lives_while_it_loads_and_is_ready_only_after_its_self_test() -> None:
-    """B126. The progress hook holds the start back, as slow weights would."""
+    """B126. The progress hook holds the loading back, as slow weights would."""
     stages: list[str] = []
-    health_port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     go_on = threading.Event()
 
     def hold(stage: str, fraction: float) -> None:
         stages.append(stage)
+        if stage == "find the model":
+            go_on.wait(20)
 
-    settings = load_settings(SIMULATED)
-    from headstart.app import pod as pod_module
-
-    class Announced(pod_module.HealthServer):
-        async def start(self) -> None:
-            await super().start()
-            health_port.set_result(self.port)
-
-    def slow_assemble(*arguments: Any, **options: Any) -> Any:
-        go_on.wait(20)
-        return assemble(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pod_module, "HealthServer", Announced)
-        patch.setattr(pod_module, "assemble", slow_assemble)
-        starting = asyncio.create_task(start_pod(settings, progress=hold))
-        port = await asyncio.wait_for(health_port, 10)
+    port = _free_port()
+    starting = asyncio.create_task(start_pod(load_settings(SIMULATED | {"server.health_port": port}), progress=hold))
+    try:
         assert await _health(port, "liveness") == health_pb2.HealthCheckResponse.SERVING
-        assert await _health(port, "readiness") == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert await _health(port, "") == health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("readiness", "startup", ""):
+            assert await _health(port, service) == health_pb2.HealthCheckResponse.NOT_SERVING
+    finally:
         go_on.set()
         pod = await starting
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from headstart.app.sizing import MAX_DEFAULT_CPU_BYTES, available_memory, count_blocks, fit_max_len
+from headstart.app.sizing import MAX_DEFAULT_BYTES, available_memory, count_blocks, fit_max_len
 from headstart.errors import ConfigError
 
 BLOCK_BYTES = 368_640  # SmolLM2-135M in bfloat16, 16 tokens
@@ -41,7 +41,7 @@ def test_a_share_of_the_memory_is_taken_as_asked() -> None:
 
 
 def test_without_a_wish_a_large_machine_is_not_filled() -> None:
-    assert _blocks() == MAX_DEFAULT_CPU_BYTES // BLOCK_BYTES
+    assert _blocks() == MAX_DEFAULT_BYTES // BLOCK_BYTES
 
 
 def test_memory_for_less_than_one_block_is_refused_with_the_key() -> None:
