@@ -92,6 +92,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             raise UnavailableError("this pod is stopping; another pod may serve the request")
         streams = await self._engine.submit_all(specs)
         self._streams.update(streams)
+        if self._is_stopping:
+            self.stop()  # it came while the engine was being asked
         try:
             await generation.relay(streams)
         finally:

@@ -259,14 +259,6 @@ async def test_above_32_mib_grpc_itself_refuses_and_the_next_request_works(start
     assert (await pod.generate()).code is grpc.StatusCode.OK
 
 
-async def test_bytes_that_are_no_message_are_the_callers_error_without_our_class_names(start_pod):
-    pod = await start_pod()
-    send_raw = pod.channel.unary_unary("/headstart.v1.Inference/Tokenize", request_serializer=bytes)
-    error = await refusal(send_raw(b"\xff\xff\xff"))
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "protobuf" not in error.details()
-
-
 async def test_a_call_for_another_epoch_is_unavailable(start_pod):
     pod = await start_pod()
     gone = await pod.generate(metadata=(("headstart-epoch", "0" * 32),))

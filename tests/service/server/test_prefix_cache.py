@@ -50,6 +50,12 @@ class Replica:
         while not condition():
             await self.next()
 
+    async def ended(self):
+        """The status. It comes only after all messages are read."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.until(lambda: False)
+        return caught.value.code()
+
     def _take_snapshot(self, snapshot):
         if not self._is_in_snapshot:
             self._clear()
@@ -191,7 +197,7 @@ def flood(pod, *, num_batches):
     mirror = pod.engine.mirror
     for _ in range(num_batches):
         keys = [mirror.seq * 1000 + number + 1 for number in range(40)]
-        digest = Digest(mirror.digest.count + len(keys), reduce(xor, keys, mirror.digest.xor))
+        digest = Digest(mirror.digest.num_hashes + len(keys), reduce(xor, keys, mirror.digest.xor))
         mirror.apply(EventBatch(mirror.seq + 1, tuple(Stored(key, 0) for key in keys), digest))
 
 
@@ -216,12 +222,12 @@ async def test_a_watch_ends_unavailable_when_the_server_stops_or_the_engine_dies
         pod.services.prefix_cache.leave()
         await replica.until(lambda: replica.loads[-1].draining)
         pod.services.prefix_cache.stop()
-        assert (await read(replica.call)).code is grpc.StatusCode.UNAVAILABLE
+        assert await replica.ended() is grpc.StatusCode.UNAVAILABLE
     pod = await start_pod()
     with watching(pod) as replica:
         await replica.until(lambda: replica.loads)
         await pod.engine.close()
-        assert (await read(replica.call)).code is grpc.StatusCode.UNAVAILABLE
+        assert await replica.ended() is grpc.StatusCode.UNAVAILABLE
 
 
 def lookup(pod, **fields):
@@ -255,25 +261,29 @@ async def test_a_salt_separates_equal_prompts(start_pod):
 
 async def test_a_reset_is_refused_while_blocks_are_in_use_unless_forced_and_text_stays_the_same(start_pod):
     pod = await start_pod()
-    alone = await pod.generate(max_tokens=30)
+    alone = await pod.generate(max_tokens=400)
     pod.runner.hold()
-    call = pod.call(max_tokens=30)
+    call = pod.call(max_tokens=400)
     await until(lambda: pod.engine.num_in_flight == 1)
     refused = pod.prefix_cache.Reset(cache_pb.ResetRequest())
-    await asyncio.sleep(0.05)
-    pod.runner.let(1)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await refused
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    await step_until_done(pod, refused)
+    assert await refused.code() is grpc.StatusCode.FAILED_PRECONDITION
     forced = pod.prefix_cache.Reset(cache_pb.ResetRequest(force=True))
-    await asyncio.sleep(0.05)
-    pod.runner.free()
+    await step_until_done(pod, forced)
     assert (await forced).removed > 0
+    pod.runner.free()
     answer = await read(call)
     assert answer.token_ids() == alone.token_ids()
     assert answer.finished().timings.num_preemptions == 1
     assert (await pod.prefix_cache.Reset(cache_pb.ResetRequest())).removed > 0
     assert (await pod.generate()).finished().usage.cached_tokens == 0
+
+
+async def step_until_done(pod, call):
+    """One step at a time, so that the request that runs outlasts the call."""
+    while not call.done():
+        pod.runner.let(1)
+        await asyncio.sleep(0.01)
 
 
 async def test_the_state_adds_up_and_its_counters_tell_what_happened(start_pod):
