@@ -43,11 +43,13 @@ def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     """
     if x.device.type != "cpu":
         return torch.nn.functional.linear(x, weight, bias)
-    out = x.new_empty((x.shape[0], weight.shape[0]))
-    transposed = weight.t()
-    for start in range(0, x.shape[0], TILE_TOKENS):
-        tile = slice(start, start + TILE_TOKENS)
-        torch.mm(x[tile], transposed, out=out[tile])
+    tiles, columns = x.view(-1, TILE_TOKENS, x.shape[1]), weight.t()
+    if x.dtype == torch.float32:
+        # One call that is split among threads by tile; every product in it has the same shape.
+        out = torch.bmm(tiles, columns.expand(len(tiles), *columns.shape)).view(-1, weight.shape[0])
+    else:
+        # In bfloat16 that call would copy the weights once per tile.
+        out = torch.cat([torch.mm(tile, columns) for tile in tiles]) if len(tiles) else x.new_empty((0, len(weight)))
     return out if bias is None else out.add_(bias)
 
 
