@@ -100,11 +100,10 @@ class Content(str):
         return (self._cut(i, i + 1) for i in range(len(self.plain)))
 
     def __getitem__(self, key: SupportsIndex | slice) -> Content:
-        chosen = range(len(self.plain))[key]
-        if isinstance(chosen, int):
-            return self._cut(chosen, chosen + 1)
-        step = slice(chosen.start, chosen.stop if chosen.stop >= 0 else None, chosen.step)
-        return self._make(self.plain[step], self.is_outside[step])
+        if isinstance(key, slice):
+            return self._make(self.plain[key], self.is_outside[key])
+        position = range(len(self.plain))[key]
+        return self._cut(position, position + 1)
 
     def startswith(self, prefix: Any, *bounds: Any) -> bool:
         return self.plain.startswith(plain_value(prefix), *bounds)

@@ -245,7 +245,7 @@ def to_json(
         raise BudgetError(f"tojson indents by 0 to {_MAX_INDENT}")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
     if ensure_ascii:
-        text = re.sub(r"[^\x00-\x7f]", lambda match: _ascii_escape(match.group()), text)
+        text = re.sub(r"[^\x00-\x7e]", lambda match: _ascii_escape(match.group()), text)
     return Content.of(text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from headstart.text.stops import StopMatch, StopSearch, StopStrings
 from hypothesis import given
@@ -23,7 +25,7 @@ def leftmost_longest(text: str, stops: list[str]) -> StopMatch | None:
 def search(text: str, stops: list[str], cuts: list[int]) -> StopMatch | None:
     machine = StopSearch(StopStrings(stops))
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         match = machine.push(text[start:end])
         if match:
             return match
