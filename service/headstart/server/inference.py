@@ -88,8 +88,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             clock=self._clock,
             echoes_prompt=request.echo_token_ids,
         )
-        if self._is_stopping:
-            raise UnavailableError("this pod is stopping; another pod may serve the request")
+        self._check_open()
         streams = await self._engine.submit_all(specs)
         self._streams.update(streams)
         if self._is_stopping:
@@ -121,6 +120,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     async def GetModel(self, request: inference_pb2.GetModelRequest, context: Context) -> inference_pb2.Model:
         return codec.encode_model(self._identity)
+
+    def _check_open(self) -> None:
+        if self._is_stopping:
+            raise UnavailableError("this pod is stopping; another pod may serve the request")
 
     def _check_epoch(self, context: Context) -> None:
         """A caller that means an earlier process at this address must not be served by this one."""
