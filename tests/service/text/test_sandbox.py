@@ -17,11 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 TEXTS = st.text('a"\\\n\x7f<é🌶\U000103ff', max_size=6)
 JSON_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text('a"\\\n\x7f<é🌶\U000103ff', max_size=6),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab\\u", max_size=3), inner, max_size=3),
     max_leaves=8,
 )
