@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml requirements.lock
 	touch $@
 
 proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
-	cd service && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
+	cd service && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 	  $(PROTO_DIR)/*.proto
 
 lint: $(STAMP) ## formatting, lint rules, types and the direction of imports

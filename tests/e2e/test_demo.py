@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
+from collections.abc import Iterator
 
 import pytest
 from headstart.cli.demo import demo_settings, run_scene
@@ -12,8 +14,30 @@ from headstart.cli.demo.show import print_outcome
 from rich.console import Console
 
 
+class _LogLines(logging.Handler):
+    """Keeps everything that is logged, tracebacks too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(logging.Formatter().format(record))
+
+
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
+def log_lines() -> Iterator[list[str]]:
+    handler, root = _LogLines(), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield handler.lines
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def outcome(log_lines: list[str]) -> Outcome:
     return asyncio.run(run_scene(demo_settings()))
 
 
@@ -56,6 +80,15 @@ def test_eviction_takes_tails_before_heads(outcome: Outcome) -> None:
     pressure = outcome.pressure
     assert all(pressure.after[name] <= pressure.before[name] for name in NAMES)
     assert pressure.after != pressure.before
+
+
+def test_no_log_line_holds_words_of_a_prompt_or_an_answer(outcome: Outcome, log_lines: list[str]) -> None:
+    """B158, at the finest level of logging."""
+    logged = "\n".join(log_lines)
+    assert "serving smollm2-135m-instruct" in logged
+    for canary in ("travel desk", "bicycle", *(outcome.together[name].text[:24] for name in NAMES)):
+        assert canary not in logged
+    assert str(outcome.prompts["A"][40]) + ", " + str(outcome.prompts["A"][41]) not in logged
 
 
 def test_the_demo_prints_plain_text_in_a_pipe(outcome: Outcome) -> None:
