@@ -54,7 +54,7 @@ def _requests(outcome: Outcome) -> Table:
 def _print_answers(console: Console, outcome: Outcome) -> None:
     for name in NAMES:
         answer = " ".join(outcome.together[name].text.split())
-        console.print(Text(f"{name}: ", style=_COLOURS[name]) + Text(answer))
+        console.print(Text.assemble((f"{name}: ", _COLOURS[name]), answer))
     console.print()
 
 
@@ -153,5 +153,5 @@ def _print_checks(console: Console, outcome: Outcome) -> bool:
     console.print()
     checks = check(outcome)
     for claim, holds in checks:
-        console.print(Text("✓ " if holds else "✗ ", style="green" if holds else "bold red") + Text(claim))
+        console.print(Text.assemble(("✓ ", "green") if holds else ("✗ ", "bold red"), claim))
     return all(holds for _, holds in checks)
