@@ -26,7 +26,7 @@ from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 
 MAX_RECEIVE_BYTES = 32 * 1024 * 1024
-MIN_PING_INTERVAL_S = 5
+MIN_PING_INTERVAL_S = 5.0
 """Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
 
 MAX_STREAMS_PER_CONNECTION = 1024
@@ -162,7 +162,7 @@ def _options() -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_S * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         # A half-open connection is noticed within a minute, so its streams do not stay for ever.
         ("grpc.keepalive_time_ms", 40_000),

@@ -146,3 +146,22 @@ async def test_a_dead_engine_ends_the_serving_with_false(start_pod):
     answer = await pod.generate()
     assert answer.code is grpc.StatusCode.UNAVAILABLE
     assert await asyncio.wait_for(served, 10) is False
+
+
+async def test_idle_clients_may_ping_as_often_as_is_stated_and_no_oftener(start_pod, monkeypatch):
+    strict = await start_pod()
+    monkeypatch.setattr("headstart.server.server.MIN_PING_INTERVAL_S", 0.5)
+    lenient = await start_pod()
+    options = [
+        ("grpc.keepalive_time_ms", 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{pod.server.port}", options=options) for pod in (strict, lenient)]
+    for channel in channels:
+        await channel.channel_ready()
+    await asyncio.sleep(5)  # the third ping that comes too early ends the connection
+    ready = grpc.ChannelConnectivity.READY
+    assert [channel.get_state() is ready for channel in channels] == [False, True]
+    for channel in channels:
+        await channel.close()
