@@ -32,8 +32,8 @@ TILE_QUERIES = 8
 TILE_KEYS = 64
 """A multiple of TILE_QUERIES, so that all queries of a tile end in the same tile of keys."""
 
-MAX_PAIRS = 1024
-"""Pairs of a query tile and a key tile that are worked on at once: bounds the memory, never the result."""
+MAX_PAIRS = 128
+"""Pairs of a query tile and a key tile that are worked on at once: keeps them in the cache; never changes a bit."""
 
 
 def tiled_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

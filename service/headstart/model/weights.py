@@ -108,6 +108,8 @@ def _open_gguf(path: Path) -> Checkpoint:
     if LM_HEAD in shapes:
         config = dataclasses.replace(config, tie_embeddings=False)
     if ROPE_FACTORS in shapes:
+        if shapes[ROPE_FACTORS] != (config.head_dim // 2,):
+            raise ModelError(f"tensor {ROPE_FACTORS} has shape {shapes[ROPE_FACTORS]}, not ({config.head_dim // 2},)")
         scaling = RopeScaling(kind="factors", factors=tuple(file.tensor(ROPE_FACTORS).tolist()))
         config = dataclasses.replace(config, rope_scaling=scaling)
     return Checkpoint(config, file, gguf_metadata=file.metadata)
