@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,15 @@ def test_ten_prompts_give_the_greedy_tokens_of_transformers(checkpoint: Checkpoi
         )
     forward = TorchForward(checkpoint, num_blocks=64, block_size=BLOCK)
     assert greedy_batch(forward, prompts.tolist()) == generated[:, PROMPT_LEN:].tolist()
+
+
+def test_batch_chunks_and_pages_do_not_change_a_bit_of_the_logits(checkpoint: Checkpoint) -> None:
+    prompt, other = (np.random.default_rng(4).integers(17, 49152, n).tolist() for n in (150, 40))
+    forward = TorchForward(checkpoint, num_blocks=64, block_size=BLOCK)
+    (cold,) = run_step(forward, [(Sequence(list(range(1, 11))), prompt)])
+    for edges in ([0, 16, 150], [0, 64, 128, 149, 150]):
+        row = Sequence(list(range(30, 20, -1)))
+        chunks = [run_step(forward, [(row, prompt[start:end])])[0] for start, end in pairwise(edges)]
+        assert np.array_equal(np.concatenate(chunks), cold)
+    batch = [(Sequence([61, 62, 63]), other), (Sequence(list(range(40, 50))), prompt)]
+    assert np.array_equal(run_step(forward, batch)[1], cold)
