@@ -92,6 +92,42 @@ def test_a_snapshot_stays_what_it_was_while_the_mirror_goes_on() -> None:
     assert 5 not in mirror.held
 
 
+@given(st.lists(st.integers(1, 14), max_size=30), st.lists(st.integers(0, 14), max_size=40), st.integers(1, 5))
+def test_a_snapshot_read_slowly_is_still_that_of_its_moment(before: list[int], after: list[int], size: int) -> None:
+    log = EventLog()
+    mirror = CacheMirror(log.epoch, capacity=100)
+    truth: set[int] = set()
+
+    def change(number: int) -> None:
+        if number == 0:
+            truth.clear()
+            log.cleared()
+        elif number in truth:
+            truth.remove(number)
+            log.removed(digest(number))
+        else:
+            truth.add(number)
+            log.stored(digest(number), digest(number // 2) if number > 1 else None)
+        if batch := log.seal():
+            mirror.apply(batch)
+
+    for number in before:
+        change(number)
+    then = dict(mirror.held)
+    seq, chunks = mirror.snapshot(size)
+    pairs = []
+    for number in after:
+        change(number)
+        hashes, parents = next(chunks, ([], []))
+        pairs += zip(hashes, parents, strict=True)
+    pairs += [pair for hashes, parents in chunks for pair in zip(hashes, parents, strict=True)]
+    assert dict(pairs) == then
+    assert len(pairs) == len(then)
+    places = {key: place for place, (key, _) in enumerate(pairs)}
+    assert all(places[parent] < places[key] for key, parent in pairs if parent in places)
+    assert seq <= mirror.seq
+
+
 def test_an_empty_mirror_has_an_empty_snapshot() -> None:
     seq, chunks = CacheMirror("epoch", capacity=1).snapshot(10)
     assert (seq, list(chunks)) == (0, [])
