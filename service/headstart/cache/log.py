@@ -167,11 +167,12 @@ class _Frozen:
 
     def _parents_first(self) -> Iterator[int]:
         """Every hash after its parent, also where the parent was evicted and stored again later."""
-        sent: set[int] = set()
+        # Many small sets: growing one of 100,000 entries would hold up the engine's thread for milliseconds.
+        sent: list[set[int]] = [set() for _ in range(256)]
         for key in self._hashes:
             chain = []
-            while key not in sent and (parent := self._parent(key)) is not None:
-                sent.add(key)
+            while key not in sent[key & 255] and (parent := self._parent(key)) is not None:
+                sent[key & 255].add(key)
                 chain.append(key)
                 key = parent
             yield from reversed(chain)

@@ -41,7 +41,7 @@ from headstart.runner.runner import Runner
 from headstart.scheduler.scheduler import Scheduler
 
 _LOGGER = logging.getLogger(__name__)
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0001
 _STALL_WAIT_S = 0.01
 
 StepObserver = Callable[[StepPlan, StepOutput | None, StepUpdates], None]
