@@ -78,7 +78,7 @@ def summary(gaps: list[float]) -> dict[str, float]:
 
 async def measure(num_blocks: int, num_snapshots: int) -> dict[str, object]:
     settings = Settings(
-        runner={"kind": "simulated", "step_seconds": STEP_SECONDS},
+        runner={"kind": "simulated", "step_seconds": STEP_SECONDS, "token_seconds": 0.0},
         cache={"num_blocks": num_blocks + 70_000},
         scheduler={"max_num_batched_tokens": 100_000, "long_prefill_token_threshold": 100_000},
         limits={"max_queued_tokens": 1 << 24},

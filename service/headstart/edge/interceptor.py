@@ -87,6 +87,8 @@ def _with_one_status(inner: Handler, method: str) -> Handler:
                 await abort(context, UnavailableError("the server is stopping; try another pod"))
             raise
         except Exception as error:
+            if context.done() or context.cancelled():
+                return None  # a write to a client that is gone; nobody is left to tell
             await abort(context, _unexpected(error, request, method))
         return None
 
