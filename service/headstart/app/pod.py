@@ -6,6 +6,7 @@ Owner of a running pod's servers and engine: whoever called `start_pod` or `serv
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,6 +93,9 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         progress("self-test", 0.0)
         await assembly.engine.start(warm_up=warm_up_spec(assembly))
         progress("self-test", 1.0)
+        # What is loaded by now stays for ever: a full collection need not walk it again in the middle of a step.
+        gc.collect()
+        gc.freeze()
         return _with_services(settings, assembly, health, health_server)
     except BaseException:
         await health_server.stop()

@@ -86,9 +86,10 @@ def _with_one_status(inner: Handler, method: str) -> Handler:
             with contextlib.suppress(Exception):
                 await abort(context, UnavailableError("the server is stopping; try another pod"))
             raise
+        except grpc.aio.InternalError:
+            # gRPC could not send: the client is gone, and nobody is left to tell.
+            _LOGGER.debug("%s lost its client", method, exc_info=True)
         except Exception as error:
-            if context.done() or context.cancelled():
-                return None  # a write to a client that is gone; nobody is left to tell
             await abort(context, _unexpected(error, request, method))
         return None
 
