@@ -1,20 +1,22 @@
-"""Reads a GGUF file through the `gguf` package and gives its tensors the names and the layout of Hugging Face.
+"""Reads a GGUF file and gives its tensors the names and the layout of Hugging Face.
 
 Two conventions of llama.cpp are undone: its tensor names, and, for the architecture "llama" only, the order of the rows
 of the q and k projections, which its converter interleaves so that the rotation acts on neighbours.
-Owns the map of the file. Reading the header takes seconds, so a file is opened once.
+Owns the map of the file.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
 from headstart.errors import ModelError
+from headstart.model.gguf_header import StoredTensor, check_extent, read_header
+from headstart.model.gguf_types import StoredType, stored_type
 from headstart.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 
 ROPE_FACTORS = "rope_freqs.weight"
@@ -42,11 +44,12 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            reader = gguf.GGUFReader(str(path))
-            self.metadata: dict[str, Any] = {key: field.contents() for key, field in reader.fields.items()}
-        except (ValueError, IndexError, KeyError, OSError) as error:
+            self._content = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+            header = read_header(self._content)
+        except (ModelError, ValueError, OSError) as error:
             raise ModelError(f"{path.name} is no readable GGUF file: {error}") from error
-        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in reader.tensors}
+        self.metadata: dict[str, Any] = header.metadata
+        self._tensors = {_hugging_face_name(name): tensor for name, tensor in header.tensors.items()}
         arch = self.metadata.get("general.architecture")
         self._interleaved = {
             "self_attn.q_proj": int(self.metadata.get(f"{arch}.attention.head_count", 0)),
@@ -56,28 +59,33 @@ class GgufFile:
             self._interleaved = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor. GGUF counts dimensions from the innermost."""
-        return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
+        """Shape of every tensor."""
+        return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def dtype(self, name: str) -> str:
         """The stored type, in the words of the format ("Q4_1")."""
-        return str(self._tensors[name].tensor_type.name)
+        return stored_type(self._tensors[name].type_id, name).name
 
     def head_bytes(self, name: str, num_bytes: int) -> bytes:
         """The first bytes of the tensor as they are stored."""
-        raw: bytes = self._tensors[name].data.reshape(-1).view(np.uint8)[:num_bytes].tobytes()
-        return raw
+        return self._raw(name, self._tensors[name])[1].reshape(-1)[:num_bytes].tobytes()
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor in float32, unpacked and with its rows in Hugging Face's order."""
         stored = self._tensors[name]
-        try:
-            # A copy in any case: what is stored as float32 would be a read-only view of the file.
-            values = np.array(gguf.dequantize(stored.data, stored.tensor_type), np.float32)
-        except NotImplementedError as error:
-            raise ModelError(f"tensor {name} is stored as {self.dtype(name)}, which cannot be unpacked") from error
+        kind, raw = self._raw(name, stored)
+        values = kind.unpack(raw).reshape(stored.shape)
         num_heads = self._interleaved.get(name.removeprefix("model.layers.").partition(".")[2].rpartition(".")[0])
         return values if num_heads is None else _rows_by_half(values, num_heads)
+
+    def _raw(self, name: str, stored: StoredTensor) -> tuple[StoredType, npt.NDArray[np.uint8]]:
+        """The tensor's type and its blocks as they lie in the file, [blocks, block_bytes]."""
+        kind = stored_type(stored.type_id, name)
+        if stored.shape and stored.shape[-1] % kind.block_size:
+            raise ModelError(f"tensor {name} has rows of {stored.shape[-1]}, which {kind.name} cannot store")
+        num_bytes = math.prod(stored.shape) // kind.block_size * kind.block_bytes
+        check_extent(name, stored, num_bytes, self._content)
+        return kind, self._content[stored.start : stored.start + num_bytes].reshape(-1, kind.block_bytes)
 
 
 def _rows_by_half(values: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:

@@ -15,6 +15,7 @@ from headstart_kernels.reference import AttentionPlan, run_attention, tiled_line
 
 from headstart.model.config import ModelConfig
 from headstart.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix, tensor_shapes
+from headstart.model.rope import rope_table
 from headstart.model.weights import Checkpoint, Progress
 
 
@@ -68,8 +69,7 @@ class Llama:
         self._layers = [_load_layer(self.config, index, load) for index in range(self.config.num_layers)]
         self._norm = load(FINAL_NORM)
         self._lm_head = self._embedding if self.config.tie_embeddings else load(LM_HEAD)
-        angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * rope_frequencies(self.config)
-        self._cos, self._sin = angles.cos().to(device), angles.sin().to(device)
+        self._cos, self._sin = (torch.from_numpy(part).to(device) for part in rope_table(self.config, max_positions))
 
     @torch.inference_mode()
     def forward(self, step: StepTensors, kv_layers: list[torch.Tensor]) -> torch.Tensor:
@@ -146,27 +146,6 @@ def _load_layer(config: ModelConfig, index: int, load: Callable[..., torch.Tenso
         gate_up=load(prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
         down=load(prefix + "mlp.down_proj.weight"),
     )
-
-
-def rope_frequencies(config: ModelConfig) -> torch.Tensor:
-    """Radians per position of each pair of dimensions, float32 [head_dim / 2] (Su et al., RoFormer, 2021).
-
-    The scaling of Llama 3 follows its reference implementation: waves longer than the original context divided by
-    `low_freq_factor` slow down by `factor`, those shorter than it divided by `high_freq_factor` stay, the rest blends.
-    """
-    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-    plain = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
-    if scaling is None:
-        return plain
-    if scaling.kind == "linear":
-        return plain / scaling.factor
-    if scaling.kind == "factors":
-        return plain / torch.tensor(scaling.factors)
-    turns = scaling.original_context * plain / (2 * torch.pi)
-    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    blend = blend.clamp(0.0, 1.0)
-    return (1 - blend) * plain / scaling.factor + blend * plain
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

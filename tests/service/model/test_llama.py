@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers
-from headstart.model.config import RopeScaling, from_hf
-from headstart.model.llama import rope_frequencies
-from service.model.tiny_models import FAMILIES, Sequence, greedy, make_model, open_forward, run_step, save_model
+from service.model.tiny_models import FAMILIES, Sequence, greedy, open_forward, run_step, save_model
 
 PROMPT = np.random.default_rng(0).integers(3, 300, 45).tolist()
 
@@ -49,16 +45,3 @@ def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
     assert logits.dtype == np.float32
     error = np.abs(logits - expected).mean() / np.abs(expected).mean()
     assert 0 < error < 0.05
-
-
-@pytest.mark.parametrize("name", ["llama2", "llama3", "llama-linear-rope", "qwen3"])
-def test_rope_frequencies_equal_those_of_transformers(name: str) -> None:
-    model = make_model(name)
-    config = from_hf(model.config.to_dict())
-    torch.testing.assert_close(rope_frequencies(config), model.model.rotary_emb.inv_freq, atol=0, rtol=1e-6)
-
-
-def test_rope_factors_of_a_gguf_file_divide_the_frequencies() -> None:
-    plain = from_hf(transformers.LlamaConfig(hidden_size=8, num_attention_heads=2).to_dict())
-    scaled = dataclasses.replace(plain, rope_scaling=RopeScaling(kind="factors", factors=(1.0, 4.0)))
-    assert (rope_frequencies(plain) / rope_frequencies(scaled)).tolist() == [1.0, 4.0]
