@@ -1,6 +1,7 @@
 """Who is admitted: feasible or refused, the whole prompt or not at all, prefix hits, counted once."""
 
 import pytest
+from headstart.contract.request import SamplingParams
 from headstart.errors import AlreadyExistsError, InvalidRequestError
 from headstart.scheduler.limits import SchedulerLimits
 from support.chain import Chain, spec
@@ -213,3 +214,12 @@ def test_resumed_tokens_count_as_output() -> None:
     assert bench.step() == {"a": 23}
     bench.run()
     assert len(bench.outputs["a"]) == 2
+
+
+def test_id_priority_and_sampling_are_no_part_of_a_blocks_identity() -> None:
+    bench = chain(usable=20)
+    bench.add(spec("a", 48, max_tokens=1))
+    bench.run()
+    sampling = SamplingParams(temperature=0.3, top_k=7, seed=99)
+    bench.add(spec("b", 48, max_tokens=9, priority=3, sampling=sampling, stop_token_ids=frozenset({4})))
+    assert bench.step() == {"b": 1}

@@ -55,6 +55,7 @@ class Runner:
             assert len(drafts) == max(0, start + count - self.known[name])
             blocks = self.tables[name]
             assert len(blocks) * block_size >= start + count, "no slot for a scheduled token"
+            assert blocks == self.bench.scheduler._requests[name].table.block_ids, "a table changed behind the runner"
             assert 0 not in blocks
             assert len(set(blocks)) == len(blocks)
             if row not in plan.read_only:
