@@ -44,14 +44,12 @@ def test_a_prompt_is_admitted_whole_or_not_at_all() -> None:
 
 
 def test_what_an_admitted_prompt_has_not_taken_yet_is_owed_to_it() -> None:
-    for other, is_admitted in ((4, False), (2, True)):
-        bench = chain(max_num_batched_tokens=32, long_prefill_token_threshold=16)
-        bench.add(spec("holder", 16 * other - 1), spec("late", 128, first=1000))
-        planned = bench.step()
-        planned |= bench.step()
-        planned |= bench.step()
-        planned |= bench.step()
-        assert ("late" in planned) is is_admitted
+    for other, is_admitted in ((96, False), (80, True)):
+        bench = chain(max_num_batched_tokens=112, long_prefill_token_threshold=16, watermark=0.0)
+        bench.add(spec("first", 5, first=5000, max_tokens=1), spec("long", 80, first=7000))
+        assert bench.step() == {"first": 5, "long": 16}
+        bench.add(spec("other", other, first=1000))
+        assert ("other" in bench.step()) is is_admitted
 
 
 def test_a_head_that_does_not_fit_is_not_overtaken() -> None:

@@ -251,7 +251,7 @@ def test_a_reset_is_refused_while_blocks_are_in_use_unless_forced() -> None:
     bench.events()
     assert bench.scheduler.reset(force=True) == 4
     assert [type(event).__name__ for event in bench.events()] == ["Cleared"]
-    assert bench.step() == {"a": 41, "b": 41}
+    assert list(bench.step().items()) == [("a", 41), ("b", 41)]
     bench.run()
     assert bench.outputs["a"][: len(before["a"])] == before["a"]
     assert len(bench.outputs["a"]) == 6

@@ -50,6 +50,24 @@ def test_nobody_waiting_is_admitted_in_the_step_of_a_preemption() -> None:
     assert bench.scheduler.stats.num_preemptions == 1
 
 
+def test_not_even_a_higher_priority_is_admitted_beside_a_preemption_it_did_not_cause() -> None:
+    bench = priority(watermark=0.0)
+    bench.add(spec("a", 80, priority=5), spec("b", 80, first=1000, priority=5))
+    bench.step()
+    bench.add(spec("high", 1, first=5000, priority=0))
+    assert bench.step() == {"a": 1}
+    assert "high" in bench.step()
+
+
+def test_a_request_whose_blocks_another_hit_in_this_step_does_not_make_way() -> None:
+    bench = priority(usable=20, long_prefill_token_threshold=32, watermark=0.0)
+    bench.add(spec("decoding", 5, first=9000, priority=0), spec("lender", 160, priority=9))
+    assert bench.step() == {"decoding": 5, "lender": 32}
+    bench.add(spec("heir", [*range(96), *range(700, 711)], priority=5), spec("other", 150, first=2000, priority=6))
+    assert bench.step() == {"decoding": 1, "lender": 32, "heir": 32}
+    assert bench.scheduler.stats.num_preemptions == 0
+
+
 def test_a_planned_victim_is_taken_out_whole_and_nobody_behind_it_is_skipped() -> None:
     bench = priority(usable=8, watermark=0.0)
     bench.add(
