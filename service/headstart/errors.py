@@ -46,6 +46,12 @@ class UnavailableError(HeadstartError):
         self.retry_after_s = retry_after_s
 
 
+class ResourceExhaustedError(HeadstartError):
+    """A tenant's quota is used up. Unlike UNAVAILABLE, another pod would not help."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
 class FailedPreconditionError(HeadstartError):
     """The state does not allow it, and retrying alone will not help."""
 
