@@ -106,8 +106,8 @@ class Admission(Generic[Claim]):
     async def admit(self, arrival: Arrival, try_claim: Callable[[], Claim | None]) -> Claim:
         """Wait for `try_claim` to give something, in turn.
 
-        Raises what `try_claim` raises, UnavailableError when the queue is full, ResourceExhaustedError when the tenant's
-        part of it is, and DeadlineExceededError when the deadline passes first.
+        Raises what `try_claim` raises, UnavailableError when the queue is full, ResourceExhaustedError when the
+        tenant's part of it is, and DeadlineExceededError when the deadline passes first.
         """
         line = self._lines.setdefault(arrival.line, _Line())
         if line.head() is None:
