@@ -195,6 +195,7 @@ def encode_hello(identity: PodIdentity) -> prefix_cache_pb2.CacheUpdate:
         numerics_id=identity.numerics_id,
         capacity_blocks=identity.capacity_blocks,
         max_num_seqs=identity.max_num_seqs,
+        hash_root_fields=dict(identity.hash_root_fields),
     )
     return prefix_cache_pb2.CacheUpdate(hello=hello)
 
@@ -236,6 +237,21 @@ def encode_digest(seq: int, digest: Digest) -> prefix_cache_pb2.Digest:
 
 def encode_load(load: LoadFields) -> prefix_cache_pb2.Load:
     return prefix_cache_pb2.Load(**load._asdict())
+
+
+def decode_load(load: prefix_cache_pb2.Load) -> LoadFields:
+    return LoadFields(
+        seq=load.seq,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        accepted=tuple(load.accepted),
+        free_blocks=load.free_blocks,
+        prefill_tokens_per_s=load.prefill_tokens_per_s,
+        decode_step_s=load.decode_step_s,
+        step_age_s=load.step_age_s,
+        draining=load.draining,
+    )
 
 
 def _snapshot_chunk(

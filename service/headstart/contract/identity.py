@@ -11,7 +11,8 @@ class PodIdentity:
     """A pod's model and shape. Fingerprints and digests are SHA-256 in hex.
 
     `epoch` is random per process: a sequence number means nothing without it. `numerics_id` names dtype, instruction
-    set and attention backend; pods of equal ids give bit-identical text. `features` is what is in effect, by name.
+    set and attention backend; pods of equal ids give bit-identical text. `features` is what is in effect, by name;
+    `hash_root_fields` is what the hash root covers besides the fleet secret.
     """
 
     epoch: str
@@ -29,3 +30,4 @@ class PodIdentity:
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
     features: Mapping[str, str] = field(default_factory=dict)
+    hash_root_fields: Mapping[str, str] = field(default_factory=dict)

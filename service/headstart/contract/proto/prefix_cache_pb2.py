@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+headstart/contract/proto/prefix_cache.proto\x12\x0cheadstart.v1\"*\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\xdc\x01\n\x0b\x43\x61\x63heUpdate\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.headstart.v1.HelloH\x00\x12/\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1b.headstart.v1.SnapshotChunkH\x00\x12$\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x13.headstart.v1.DeltaH\x00\x12 \n\x04load\x18\x04 \x01(\x0b\x32\x12.headstart.v1.Load\x12$\n\x06\x64igest\x18\x05 \x01(\x0b\x32\x14.headstart.v1.DigestB\x08\n\x06update\"\xf4\x01\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08pod_name\x18\x02 \x01(\t\x12\x0f\n\x07pod_uid\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x05 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x06 \x01(\t\x12\x18\n\x10hash_root_digest\x18\x07 \x01(\t\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x13\n\x0bnumerics_id\x18\t \x01(\t\x12\x17\n\x0f\x63\x61pacity_blocks\x18\n \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x0b \x01(\r\"K\n\rSnapshotChunk\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x03(\x06\x12\x0f\n\x07parents\x18\x03 \x03(\x06\x12\x0c\n\x04last\x18\x04 \x01(\x08\"P\n\x05\x44\x65lta\x12\x10\n\x08prev_seq\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12(\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x18.headstart.v1.CacheEvent\"z\n\nCacheEvent\x12&\n\x06stored\x18\x01 \x01(\x0b\x32\x14.headstart.v1.StoredH\x00\x12\x11\n\x07removed\x18\x02 \x01(\x06H\x00\x12(\n\x07\x63leared\x18\x03 \x01(\x0b\x32\x15.headstart.v1.ClearedH\x00\x42\x07\n\x05\x65vent\"&\n\x06Stored\x12\x0c\n\x04hash\x18\x01 \x01(\x06\x12\x0e\n\x06parent\x18\x02 \x01(\x06\"\t\n\x07\x43leared\"\xd7\x01\n\x04Load\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x1e\n\x16pending_prefill_tokens\x18\x04 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x03(\t\x12\x13\n\x0b\x66ree_blocks\x18\x06 \x01(\r\x12\x1c\n\x14prefill_tokens_per_s\x18\x07 \x01(\x01\x12\x15\n\rdecode_step_s\x18\x08 \x01(\x01\x12\x12\n\nstep_age_s\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08\"1\n\x06\x44igest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x0b\n\x03xor\x18\x03 \x01(\x06\"T\n\rLookupRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0e\n\x06hashes\x18\x02 \x03(\x0c\x12\x0c\n\x04lora\x18\x03 \x01(\t\x12\x12\n\ncache_salt\x18\x04 \x01(\t\"(\n\x0eLookupResponse\x12\x16\n\x0ematched_tokens\x18\x01 \x01(\r\"\x1d\n\x0cResetRequest\x12\r\n\x05\x66orce\x18\x01 \x01(\x08\" \n\rResetResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x04\"\x11\n\x0fGetStateRequest\"\xd5\x03\n\x05State\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x19\n\x11referenced_blocks\x18\x03 \x01(\r\x12\x15\n\rcached_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x05 \x01(\r\x12\x13\n\x0bpreemptions\x18\x06 \x01(\x04\x12\x17\n\x0f\x63omputed_tokens\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\x12\x17\n\x0flast_step_age_s\x18\t \x01(\x01\x12\x33\n\x08\x66\x65\x61tures\x18\n \x03(\x0b\x32!.headstart.v1.State.FeaturesEntry\x12\x16\n\x0equeried_tokens\x18\x0b \x01(\x04\x12\x12\n\nhit_tokens\x18\x0c \x01(\x04\x12\x18\n\x10\x63ontained_faults\x18\r \x01(\x04\x12\x15\n\rleaked_blocks\x18\x0e \x01(\x04\x12\r\n\x05\x65poch\x18\x0f \x01(\t\x12\x0b\n\x03seq\x18\x10 \x01(\x04\x12\x18\n\x10requeried_tokens\x18\x11 \x01(\x04\x12\x14\n\x0crehit_tokens\x18\x12 \x01(\x04\x1a/\n\rFeaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x96\x02\n\x0bPrefixCache\x12@\n\x05Watch\x12\x1a.headstart.v1.WatchRequest\x1a\x19.headstart.v1.CacheUpdate0\x01\x12\x43\n\x06Lookup\x12\x1b.headstart.v1.LookupRequest\x1a\x1c.headstart.v1.LookupResponse\x12@\n\x05Reset\x12\x1a.headstart.v1.ResetRequest\x1a\x1b.headstart.v1.ResetResponse\x12>\n\x08GetState\x12\x1d.headstart.v1.GetStateRequest\x1a\x13.headstart.v1.Stateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+headstart/contract/proto/prefix_cache.proto\x12\x0cheadstart.v1\"*\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\xdc\x01\n\x0b\x43\x61\x63heUpdate\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x13.headstart.v1.HelloH\x00\x12/\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1b.headstart.v1.SnapshotChunkH\x00\x12$\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x13.headstart.v1.DeltaH\x00\x12 \n\x04load\x18\x04 \x01(\x0b\x32\x12.headstart.v1.Load\x12$\n\x06\x64igest\x18\x05 \x01(\x0b\x32\x14.headstart.v1.DigestB\x08\n\x06update\"\xee\x02\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08pod_name\x18\x02 \x01(\t\x12\x0f\n\x07pod_uid\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x05 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x06 \x01(\t\x12\x18\n\x10hash_root_digest\x18\x07 \x01(\t\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x13\n\x0bnumerics_id\x18\t \x01(\t\x12\x17\n\x0f\x63\x61pacity_blocks\x18\n \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x0b \x01(\r\x12\x41\n\x10hash_root_fields\x18\x0c \x03(\x0b\x32\'.headstart.v1.Hello.HashRootFieldsEntry\x1a\x35\n\x13HashRootFieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\rSnapshotChunk\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06hashes\x18\x02 \x03(\x06\x12\x0f\n\x07parents\x18\x03 \x03(\x06\x12\x0c\n\x04last\x18\x04 \x01(\x08\"P\n\x05\x44\x65lta\x12\x10\n\x08prev_seq\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12(\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x18.headstart.v1.CacheEvent\"z\n\nCacheEvent\x12&\n\x06stored\x18\x01 \x01(\x0b\x32\x14.headstart.v1.StoredH\x00\x12\x11\n\x07removed\x18\x02 \x01(\x06H\x00\x12(\n\x07\x63leared\x18\x03 \x01(\x0b\x32\x15.headstart.v1.ClearedH\x00\x42\x07\n\x05\x65vent\"&\n\x06Stored\x12\x0c\n\x04hash\x18\x01 \x01(\x06\x12\x0e\n\x06parent\x18\x02 \x01(\x06\"\t\n\x07\x43leared\"\xd7\x01\n\x04Load\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x1e\n\x16pending_prefill_tokens\x18\x04 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x03(\t\x12\x13\n\x0b\x66ree_blocks\x18\x06 \x01(\r\x12\x1c\n\x14prefill_tokens_per_s\x18\x07 \x01(\x01\x12\x15\n\rdecode_step_s\x18\x08 \x01(\x01\x12\x12\n\nstep_age_s\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08\"1\n\x06\x44igest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x0b\n\x03xor\x18\x03 \x01(\x06\"T\n\rLookupRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0e\n\x06hashes\x18\x02 \x03(\x0c\x12\x0c\n\x04lora\x18\x03 \x01(\t\x12\x12\n\ncache_salt\x18\x04 \x01(\t\"(\n\x0eLookupResponse\x12\x16\n\x0ematched_tokens\x18\x01 \x01(\r\"\x1d\n\x0cResetRequest\x12\r\n\x05\x66orce\x18\x01 \x01(\x08\" \n\rResetResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x04\"\x11\n\x0fGetStateRequest\"\xd5\x03\n\x05State\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x19\n\x11referenced_blocks\x18\x03 \x01(\r\x12\x15\n\rcached_blocks\x18\x04 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x05 \x01(\r\x12\x13\n\x0bpreemptions\x18\x06 \x01(\x04\x12\x17\n\x0f\x63omputed_tokens\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\x12\x17\n\x0flast_step_age_s\x18\t \x01(\x01\x12\x33\n\x08\x66\x65\x61tures\x18\n \x03(\x0b\x32!.headstart.v1.State.FeaturesEntry\x12\x16\n\x0equeried_tokens\x18\x0b \x01(\x04\x12\x12\n\nhit_tokens\x18\x0c \x01(\x04\x12\x18\n\x10\x63ontained_faults\x18\r \x01(\x04\x12\x15\n\rleaked_blocks\x18\x0e \x01(\x04\x12\r\n\x05\x65poch\x18\x0f \x01(\t\x12\x0b\n\x03seq\x18\x10 \x01(\x04\x12\x18\n\x10requeried_tokens\x18\x11 \x01(\x04\x12\x14\n\x0crehit_tokens\x18\x12 \x01(\x04\x1a/\n\rFeaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x96\x02\n\x0bPrefixCache\x12@\n\x05Watch\x12\x1a.headstart.v1.WatchRequest\x1a\x19.headstart.v1.CacheUpdate0\x01\x12\x43\n\x06Lookup\x12\x1b.headstart.v1.LookupRequest\x1a\x1c.headstart.v1.LookupResponse\x12@\n\x05Reset\x12\x1a.headstart.v1.ResetRequest\x1a\x1b.headstart.v1.ResetResponse\x12>\n\x08GetState\x12\x1d.headstart.v1.GetStateRequest\x1a\x13.headstart.v1.Stateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headstart.contract.proto.prefix_cache_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_HELLO_HASHROOTFIELDSENTRY']._loaded_options = None
+  _globals['_HELLO_HASHROOTFIELDSENTRY']._serialized_options = b'8\001'
   _globals['_STATE_FEATURESENTRY']._loaded_options = None
   _globals['_STATE_FEATURESENTRY']._serialized_options = b'8\001'
   _globals['_WATCHREQUEST']._serialized_start=61
@@ -38,35 +40,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CACHEUPDATE']._serialized_start=106
   _globals['_CACHEUPDATE']._serialized_end=326
   _globals['_HELLO']._serialized_start=329
-  _globals['_HELLO']._serialized_end=573
-  _globals['_SNAPSHOTCHUNK']._serialized_start=575
-  _globals['_SNAPSHOTCHUNK']._serialized_end=650
-  _globals['_DELTA']._serialized_start=652
-  _globals['_DELTA']._serialized_end=732
-  _globals['_CACHEEVENT']._serialized_start=734
-  _globals['_CACHEEVENT']._serialized_end=856
-  _globals['_STORED']._serialized_start=858
-  _globals['_STORED']._serialized_end=896
-  _globals['_CLEARED']._serialized_start=898
-  _globals['_CLEARED']._serialized_end=907
-  _globals['_LOAD']._serialized_start=910
-  _globals['_LOAD']._serialized_end=1125
-  _globals['_DIGEST']._serialized_start=1127
-  _globals['_DIGEST']._serialized_end=1176
-  _globals['_LOOKUPREQUEST']._serialized_start=1178
-  _globals['_LOOKUPREQUEST']._serialized_end=1262
-  _globals['_LOOKUPRESPONSE']._serialized_start=1264
-  _globals['_LOOKUPRESPONSE']._serialized_end=1304
-  _globals['_RESETREQUEST']._serialized_start=1306
-  _globals['_RESETREQUEST']._serialized_end=1335
-  _globals['_RESETRESPONSE']._serialized_start=1337
-  _globals['_RESETRESPONSE']._serialized_end=1369
-  _globals['_GETSTATEREQUEST']._serialized_start=1371
-  _globals['_GETSTATEREQUEST']._serialized_end=1388
-  _globals['_STATE']._serialized_start=1391
-  _globals['_STATE']._serialized_end=1860
-  _globals['_STATE_FEATURESENTRY']._serialized_start=1813
-  _globals['_STATE_FEATURESENTRY']._serialized_end=1860
-  _globals['_PREFIXCACHE']._serialized_start=1863
-  _globals['_PREFIXCACHE']._serialized_end=2141
+  _globals['_HELLO']._serialized_end=695
+  _globals['_HELLO_HASHROOTFIELDSENTRY']._serialized_start=642
+  _globals['_HELLO_HASHROOTFIELDSENTRY']._serialized_end=695
+  _globals['_SNAPSHOTCHUNK']._serialized_start=697
+  _globals['_SNAPSHOTCHUNK']._serialized_end=772
+  _globals['_DELTA']._serialized_start=774
+  _globals['_DELTA']._serialized_end=854
+  _globals['_CACHEEVENT']._serialized_start=856
+  _globals['_CACHEEVENT']._serialized_end=978
+  _globals['_STORED']._serialized_start=980
+  _globals['_STORED']._serialized_end=1018
+  _globals['_CLEARED']._serialized_start=1020
+  _globals['_CLEARED']._serialized_end=1029
+  _globals['_LOAD']._serialized_start=1032
+  _globals['_LOAD']._serialized_end=1247
+  _globals['_DIGEST']._serialized_start=1249
+  _globals['_DIGEST']._serialized_end=1298
+  _globals['_LOOKUPREQUEST']._serialized_start=1300
+  _globals['_LOOKUPREQUEST']._serialized_end=1384
+  _globals['_LOOKUPRESPONSE']._serialized_start=1386
+  _globals['_LOOKUPRESPONSE']._serialized_end=1426
+  _globals['_RESETREQUEST']._serialized_start=1428
+  _globals['_RESETREQUEST']._serialized_end=1457
+  _globals['_RESETRESPONSE']._serialized_start=1459
+  _globals['_RESETRESPONSE']._serialized_end=1491
+  _globals['_GETSTATEREQUEST']._serialized_start=1493
+  _globals['_GETSTATEREQUEST']._serialized_end=1510
+  _globals['_STATE']._serialized_start=1513
+  _globals['_STATE']._serialized_end=1982
+  _globals['_STATE_FEATURESENTRY']._serialized_start=1935
+  _globals['_STATE_FEATURESENTRY']._serialized_end=1982
+  _globals['_PREFIXCACHE']._serialized_start=1985
+  _globals['_PREFIXCACHE']._serialized_end=2263
 # @@protoc_insertion_point(module_scope)

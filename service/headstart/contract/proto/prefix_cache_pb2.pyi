@@ -29,7 +29,14 @@ class CacheUpdate(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("epoch", "pod_name", "pod_uid", "model", "model_fingerprint", "tokenizer_fingerprint", "hash_root_digest", "block_size", "numerics_id", "capacity_blocks", "max_num_seqs")
+    __slots__ = ("epoch", "pod_name", "pod_uid", "model", "model_fingerprint", "tokenizer_fingerprint", "hash_root_digest", "block_size", "numerics_id", "capacity_blocks", "max_num_seqs", "hash_root_fields")
+    class HashRootFieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     POD_UID_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +48,7 @@ class Hello(_message.Message):
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    HASH_ROOT_FIELDS_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     pod_name: str
     pod_uid: str
@@ -52,7 +60,8 @@ class Hello(_message.Message):
     numerics_id: str
     capacity_blocks: int
     max_num_seqs: int
-    def __init__(self, epoch: _Optional[str] = ..., pod_name: _Optional[str] = ..., pod_uid: _Optional[str] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., hash_root_digest: _Optional[str] = ..., block_size: _Optional[int] = ..., numerics_id: _Optional[str] = ..., capacity_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
+    hash_root_fields: _containers.ScalarMap[str, str]
+    def __init__(self, epoch: _Optional[str] = ..., pod_name: _Optional[str] = ..., pod_uid: _Optional[str] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., hash_root_digest: _Optional[str] = ..., block_size: _Optional[int] = ..., numerics_id: _Optional[str] = ..., capacity_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., hash_root_fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SnapshotChunk(_message.Message):
     __slots__ = ("seq", "hashes", "parents", "last")
