@@ -42,9 +42,12 @@ class PlanBuilder:
             self._read_only.append(request)
         self.add(request, num_tokens, new_block_ids)
 
-    def planned(self, request: RequestState) -> int:
-        """Tokens of a request that are in the plan."""
-        return self.num_tokens[self.requests.index(request)] if request in self.requests else 0
+    def planned(self, request: RequestState) -> tuple[int, bool]:
+        """Tokens of a request that are in the plan, and whether they leave its prompt unfinished."""
+        if request not in self.requests:
+            return 0, False
+        row = self.requests.index(request)
+        return self.num_tokens[row], not self.samples[row]
 
     def withdraw(self, request: RequestState) -> None:
         """Take a request's row out whole and refund its tokens, if it has one."""

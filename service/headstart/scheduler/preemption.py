@@ -40,16 +40,19 @@ def fewest_victims(
     A victim gives back its blocks (those that nobody else uses), the blocks it was promised, its place among the
     running and the tokens planned for it.
     """
-    budget, room, num_left = plan.budget, shortfall.room, shortfall.num_running
+    budget, num_partial = plan.budget, plan.num_partial
+    room, num_left = shortfall.room, shortfall.num_running
     watermark = int(limits.watermark * manager.pool.num_blocks)
     cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
     for index, freed in enumerate(manager.freed_by([request.table for request in candidates], shortfall.hits)):
         victim = candidates[index]
-        budget += plan.planned(victim)
+        num_tokens, is_unfinished = plan.planned(victim)
+        budget += num_tokens
+        num_partial -= is_unfinished
         room += owed(manager, victim)
         num_left -= 1
         is_partial = shortfall.num_tokens > min(budget, cap)
-        may_start = budget > 0 and not (is_partial and plan.num_partial >= limits.max_partial_prefills)
+        may_start = budget > 0 and not (is_partial and num_partial >= limits.max_partial_prefills)
         has_room = shortfall.need <= room + freed - (watermark if num_left else 0)
         if may_start and has_room and num_left < limits.max_num_seqs:
             return candidates[: index + 1]

@@ -171,6 +171,14 @@ def test_a_higher_priority_gets_a_slot_within_three_steps() -> None:
     assert bench.outputs["low b"] == [50_000 + 20 + k for k in range(500)]
 
 
+def test_a_long_prompt_takes_the_place_of_an_unfinished_lower_one() -> None:
+    bench = priority(usable=100, max_num_seqs=1, max_num_batched_tokens=64, max_partial_prefills=1)
+    bench.add(spec("low", 500, priority=5))
+    assert bench.step() == {"low": 64}
+    bench.add(spec("high", 400, first=1000, priority=0))
+    assert bench.step() == {"high": 64}
+
+
 def test_an_equal_priority_never_preempts_to_be_admitted() -> None:
     bench = priority(max_num_seqs=1)
     bench.add(spec("a", 20, priority=1))
@@ -206,6 +214,7 @@ def test_a_low_request_gets_a_step_within_the_aging_bound() -> None:
         if number % 2 == 0:
             bench.add(spec(f"high {number}", 5, first=1000, priority=0, max_tokens=2))
         planned = bench.step()
+        assert not (gap == 0 and number and "low" in planned), "one step is all that it is owed"
         gap = 0 if "low" in planned else gap + 1
         gaps.append(gap)
         if len(bench.outputs.get("low", [])) == 4:
