@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headstart import telemetry
 from headstart.app.assembly import Assembly, assemble, warm_up_spec
 from headstart.app.model import Progress
 from headstart.config import Settings
@@ -21,6 +20,7 @@ from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
+from headstart.telemetry.logs import set_up_logging
 from headstart.text.chat import ChatTemplate
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ async def start_pod(settings: Settings, *, progress: Progress, is_tracing: bool 
 
 async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[Pod], None]) -> int:
     """One pod from start to drain; the exit code is 0 after a stop that was asked for, 1 when the engine broke."""
-    telemetry.set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
+    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
     pod = await _bring_up(settings, progress, is_tracing=False)
     on_ready(pod)
     chosen = settings.server

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from headstart.telemetry import JsonFormatter
+from headstart.telemetry.logs import JsonFormatter
 
 
 def _record(exc_info: object = None) -> logging.LogRecord:
