@@ -39,16 +39,17 @@ def stats_of(request: RequestState) -> RequestStats:
 
 
 def spread_faults(manager: BlockManager, requests: list[RequestState], faults: dict[int, str]) -> dict[int, str]:
-    """The rows that failed and, in turn, every row that hit a block which one of them registered in this step."""
-    spread = dict(faults)
-    todo = list(faults)
-    while todo:
-        suspect = set(manager.pending_blocks(requests[todo.pop()].table))
-        for row, request in enumerate(requests):
-            if suspect and row not in spread and not suspect.isdisjoint(request.table.block_ids):
-                spread[row] = "a request whose cached prefix it shared in this step failed"
-                todo.append(row)
-    return spread
+    """The rows that failed and every row that hit a block which one of them registered in this step.
+
+    One pass finds the heirs of heirs too: a chain that holds an heir's block holds the blocks before it.
+    """
+    suspect = {block for row in faults for block in manager.pending_blocks(requests[row].table)}
+    heirs = {
+        row: "a request whose cached prefix it shared in this step failed"
+        for row, request in enumerate(requests)
+        if not suspect.isdisjoint(request.table.block_ids)
+    }
+    return heirs | faults
 
 
 def take_drafts(requests: list[RequestState], drafts: dict[int, list[int]]) -> None:

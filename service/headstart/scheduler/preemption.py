@@ -52,8 +52,8 @@ def fewest_victims(
         room += owed(manager, victim)
         num_left -= 1
         is_partial = shortfall.num_tokens > min(budget, cap)
-        may_start = budget > 0 and not (is_partial and num_partial >= limits.max_partial_prefills)
+        may_start = not (is_partial and num_partial >= limits.max_partial_prefills)
         has_room = shortfall.need <= room + freed - (watermark if num_left else 0)
-        if may_start and has_room and num_left < limits.max_num_seqs:
+        if may_start and has_room:
             return candidates[: index + 1]
     return []

@@ -51,6 +51,7 @@ class Scheduler:
         self._limits = limits
         self._max_len = min(limits.max_len, manager.pool.num_blocks * manager.block_size)
         self._prefill_cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+        self._max_running = min(limits.max_num_seqs, limits.max_num_batched_tokens)
         self._watermark_blocks = int(limits.watermark * manager.pool.num_blocks)
         self._eos_token_ids = eos_token_ids
         self._clock = clock
@@ -227,7 +228,9 @@ class Scheduler:
     def _chunk(self, request: RequestState, start: int, plan: PlanBuilder) -> int:
         """Tokens to compute from `start`: all that the request wants, within the budget and, in company, the cap."""
         remaining = len(request.tokens) - start
-        count = min(remaining + len(request.drafts), plan.budget)
+        # One token is kept for each running request that is still to come, so that guesses starve nobody.
+        num_to_come = len(self._running) - len(plan.requests) - (request.status is RequestStatus.RUNNING)
+        count = min(remaining + len(request.drafts), max(1, plan.budget - num_to_come))
         if remaining > min(count, self._prefill_cap) and self._has_company(request):
             count = min(count, self._prefill_cap)
             # Ending at a block edge lets it match again there: another request may be computing the same prefix.
@@ -242,7 +245,7 @@ class Scheduler:
         if len(self._running) > is_running:
             return True
         other = next((waiting for waiting in self._waiting if waiting is not request), None)
-        if other is None or self._limits.max_num_seqs == 1:
+        if other is None or self._max_running == 1:
             return other is not None and self._waiting.rank(other) < self._waiting.rank(request)
         own = 0 if is_running else self._need(request)
         return self._need(other) <= self._room(is_idle=False) - own
@@ -300,7 +303,7 @@ class Scheduler:
                 return
             match = self._match(request)
             need = self._manager.need(request.table, len(request.tokens), match.block_ids)
-            has_room = len(self._running) < self._limits.max_num_seqs and need <= self._room(is_idle=not self._running)
+            has_room = len(self._running) < self._max_running and need <= self._room(is_idle=not self._running)
             if has_room and plan.budget > 0:
                 count = self._chunk(request, match.num_tokens, plan)
                 is_partial = match.num_tokens + count < len(request.tokens)

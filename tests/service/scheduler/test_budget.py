@@ -109,6 +109,20 @@ def test_drafts_are_trimmed_to_the_budget_never_over_it() -> None:
     assert tight.plan.drafts == {0: [1, 2, 3], 1: [1]}
 
 
+def test_guesses_starve_no_other_decode() -> None:
+    bench = chain(max_num_batched_tokens=5, max_num_seqs=4)
+    bench.add(*(spec(name, 1, first=100 * place) for place, name in enumerate("abc")))
+    bench.schedule()
+    bench.commit(drafts={row: [1, 2, 3] for row in range(3)})
+    assert bench.schedule() == {"a": 3, "b": 1, "c": 1}
+
+
+def test_no_more_run_than_the_budget_can_advance() -> None:
+    bench = chain(max_num_batched_tokens=2, max_num_seqs=9)
+    bench.add(*(spec(name, 1, first=100 * place, max_tokens=3) for place, name in enumerate("abcd")))
+    assert [len(step) for step in bench.run()] == [2, 2, 2, 2, 2, 2]
+
+
 def test_nothing_to_do_gives_an_empty_plan() -> None:
     bench = chain()
     assert bench.step() == {}

@@ -206,6 +206,23 @@ def test_nobody_is_preempted_for_a_request_that_would_still_not_fit() -> None:
     assert bench.scheduler.stats.num_preemptions == 0
 
 
+def test_the_watermark_is_kept_when_others_must_make_way() -> None:
+    bench = priority(usable=20, watermark=0.2)
+    bench.add(spec("top", 120, priority=0), spec("low", 60, first=1000, priority=5))
+    bench.step()
+    bench.add(spec("high", 150, first=3000, priority=1))
+    assert bench.step() == {"top": 1, "low": 1}
+    assert bench.scheduler.stats.num_preemptions == 0
+
+
+def test_a_preempted_request_precedes_an_older_one_that_was_stepped_over() -> None:
+    bench = chain(usable=60, max_num_batched_tokens=64, long_prefill_token_threshold=32, max_partial_prefills=1)
+    bench.add(spec("long", 300), spec("never", 300, first=1000), spec("short", 10, first=3000))
+    assert bench.step() == {"long": 32, "short": 10}
+    bench.scheduler.reset(force=True)
+    assert [request.request_id for request in bench.scheduler._waiting] == ["long", "short", "never"]
+
+
 def test_a_low_request_gets_a_step_within_the_aging_bound() -> None:
     bench = priority(usable=20, max_num_seqs=1)
     bench.add(spec("low", 10, priority=9, max_tokens=4))
