@@ -1,0 +1,56 @@
+// The weight of a linear layer, [n][k], laid out for the kernels: the same layout on every instruction set.
+//
+// Columns of the output go in groups of 16; a group is one run of memory, 64-byte aligned, and the last is padded with
+// zeros. Inside a group, for each pair of k (an odd k gets a zero partner):
+//   f32          for each k: 16 floats
+//   bf16         for each pair: 16 x (even k, odd k)
+//   q8_0, q4_1   see quantised_layout.h
+// Knows nothing of models. Its memory is advised to lie in huge pages: reading it is what decoding costs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace headstart {
+
+inline constexpr int64_t kGroupColumns = 16;
+inline constexpr int64_t kQuantBlock = 32;  // k values that share a scale, as in GGUF
+
+// Zeroed memory in huge pages, handed out in 64-byte aligned pieces that live on their own: a piece keeps its chunk
+// alive. Small weights are thus neighbours in one huge page. Not for several threads at once.
+class HugeArena {
+ public:
+  // Throws std::bad_alloc.
+  std::shared_ptr<uint8_t> allocate(int64_t num_bytes);
+
+ private:
+  std::shared_ptr<uint8_t> chunk_;
+  int64_t chunk_bytes_ = 0;
+  int64_t used_bytes_ = 0;
+};
+
+struct PackedWeight {
+  enum class Type { f32, bf16, q8_0, q4_1 };
+
+  Type type = Type::f32;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t group_bytes = 0;
+  std::shared_ptr<uint8_t> memory;
+
+  int64_t num_groups() const { return (n + kGroupColumns - 1) / kGroupColumns; }
+  int64_t num_bytes() const { return num_groups() * group_bytes; }
+  const uint8_t* group(int64_t index) const { return memory.get() + index * group_bytes; }
+  bool is_quantised() const { return type == Type::q8_0 || type == Type::q4_1; }
+};
+
+// Each takes its memory from `arena`.
+
+// w is row-major [n][k]. type is f32 or bf16 (rounded to nearest even). Throws std::invalid_argument for another type
+// or for a size below 1.
+PackedWeight pack_f32(HugeArena& arena, const float* w, int64_t n, int64_t k, PackedWeight::Type type);
+
+// w is row-major [n][k], bf16, and stays as it is.
+PackedWeight pack_bf16(HugeArena& arena, const uint16_t* w, int64_t n, int64_t k);
+
+}  // namespace headstart
