@@ -1,0 +1,295 @@
+"""All pods as one: follows discovery, keeps a subscriber for each pod, and answers where a prompt would be cheapest.
+
+Pods are in one group when they agree on model, tokenizer and hash root. A pod is a candidate while it is ready, its
+stream talks, its cache is known and it does not drain. Knows nothing of how requests travel or wait.
+Owner of the index, the subscribers and the placements; everything runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import grpc.aio
+
+from headstart_operator.identity import GroupKey, PodKey, PodRef
+from headstart_operator.index import PrefixIndex
+from headstart_operator.placements import Placements
+from headstart_operator.pod import FollowedPod, derive_root, group_of
+from headstart_operator.score import Policy, Query, Ranked, rank
+from headstart_operator.subscriber import SILENCE_S, Subscriber
+from headstart_operator.usage import PoolUsage
+from headstart_operator.view import PodView
+
+PATIENCE_S = 5.0
+"""How long readiness waits for snapshots after the first list of pods."""
+
+_LINGER_S = 3600.0
+"""How long requests on a pod that discovery no longer names may go on; its own drain is shorter."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class PodSource(Protocol):
+    """Yields the whole set of pods, first as soon as it is known and then whenever it changes."""
+
+    def follow(self) -> AsyncGenerator[frozenset[PodRef], None]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetCounters:
+    """`resyncs` by reason; `misfits` counts pods whose hash root the fleet secret does not give."""
+
+    resyncs: Counter[str] = field(default_factory=Counter)
+    misfits: int = 0
+
+
+def insecure_channel(address: str) -> grpc.aio.Channel:
+    """A connection that is tried again soon after its pod comes back."""
+    options = (
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_receive_message_length", 32 * 1024 * 1024),
+        # Pods of equal address must not share a connection: one of them may be gone.
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    return grpc.aio.insecure_channel(address, options=options)
+
+
+class Fleet:
+    """`start` it, then ask. `fleet_secret` is what the pods mount as `cache.hash_seed`."""
+
+    def __init__(
+        self,
+        source: PodSource,
+        *,
+        fleet_secret: bytes = b"",
+        policy: Policy = Policy.PREFIX,
+        connect: Callable[[str], grpc.aio.Channel] = insecure_channel,
+        silence_s: float = SILENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._secret = fleet_secret
+        self._policy = policy
+        self._connect = connect
+        self._silence_s = silence_s
+        self._pods: dict[str, FollowedPod] = {}
+        self._usage: dict[GroupKey, PoolUsage] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._has_listed = False
+        self._task: asyncio.Task[None] | None = None
+        self._views: tuple[PodView, ...] | None = None
+        self._changed = asyncio.Event()
+        self._ready = asyncio.Event()
+        self.index = PrefixIndex()
+        self.placements = Placements(self.index, clock)
+        self.counters = FleetCounters()
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to follow the pods."""
+        self._task = asyncio.create_task(self._run(), name="fleet")
+
+    async def close(self) -> None:
+        """Stop following and close the connections."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(self._let_go(pod) for pod in self._pods.values()))
+        await asyncio.gather(*(pod.channel.close() for pod in self._pods.values()))
+        for closing in self._closing:
+            closing.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        self._pods.clear()
+        self._touch()
+
+    @property
+    def is_ready(self) -> bool:
+        """From the first list and the snapshot of each ready pod on, or 5 s after the list. Never false again."""
+        return self._ready.is_set()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def changed(self) -> None:
+        """Returns at the next change of any pod's load or state."""
+        await self._changed.wait()
+
+    # ---- questions
+
+    def snapshot(self) -> tuple[PodView, ...]:
+        """Every candidate, as of now."""
+        self.placements.expire()
+        if self._views is None:
+            views = (self._view(pod) for pod in self._pods.values())
+            self._views = tuple(view for view in views if view is not None)
+        return self._views
+
+    def groups(self, model: str = "") -> tuple[GroupKey, ...]:
+        """Groups with a candidate, the largest first; of one model when it is given."""
+        sizes = Counter(view.group for view in self.snapshot() if model in ("", view.group.model))
+        return tuple(group for group, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
+
+    def refs(self) -> tuple[tuple[PodRef, PodView | None], ...]:
+        """Every pod that was discovered, with its view when it is a candidate."""
+        return tuple((pod.ref, self._view(pod)) for pod in self._pods.values())
+
+    def rank(
+        self, group: GroupKey, query: Query, *, excluded: Collection[PodKey] = (), has_room: bool = False
+    ) -> list[Ranked]:
+        """A group's pods for this prompt, best first. `matched`, `turn` and the pool's means are filled in here.
+
+        With `has_room` only pods that may be given one more request are ranked.
+        """
+        views = [
+            view
+            for view in self.snapshot()
+            if view.group == group and view.key not in excluded and (not has_room or self.has_room(view))
+        ]
+        return rank(self._filled(group, query), views, self._policy)
+
+    @staticmethod
+    def has_room(view: PodView) -> bool:
+        """At most 1.25 x what the pod runs at once is in flight; the rest waits here and may still go elsewhere."""
+        return view.num_in_flight < max(1, view.max_num_seqs * 5 // 4)
+
+    # ---- placements
+
+    def place(self, request_id: str, ranked: Ranked, query: Query) -> None:
+        """A request goes to this pod under this id. Raises ValueError for an id that is in use."""
+        view = ranked.view
+        self._turn += 1
+        hashes = query.hashes[ranked.matched_blocks :] if query.reads_cache else query.hashes
+        self.placements.add(
+            request_id,
+            view.key,
+            hashes=hashes,
+            tokens=query.prompt_tokens - ranked.predicted_cached_tokens,
+            blocks=-(-query.prompt_tokens // view.block_size) - ranked.matched_blocks,
+        )
+        self._touch_key(view.key)
+
+    def settle(
+        self, request_id: str, view: PodView, *, prompt_tokens: int = 0, cached_tokens: int = 0, output_tokens: int = 0
+    ) -> None:
+        """The request ended there. `prompt_tokens` is 0 when nothing is to be learnt from it, as after a failure."""
+        self.placements.end(request_id)
+        if prompt_tokens:
+            usage = self._usage.setdefault(view.group, PoolUsage())
+            usage.observe(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        self._touch_key(view.key)
+
+    # ---- following
+
+    async def _run(self) -> None:
+        patience: asyncio.TimerHandle | None = None
+        try:
+            async with aclosing(self._source.follow()) as sets:
+                async for refs in sets:
+                    await self._take_set(refs)
+                    if patience is None:
+                        self._has_listed = True
+                        patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._ready.set)
+                    self._check_ready()
+        finally:
+            if patience is not None:
+                patience.cancel()
+
+    async def _take_set(self, refs: Collection[PodRef]) -> None:
+        wanted = {ref.uid: ref for ref in refs}
+        for uid, pod in list(self._pods.items()):
+            ref = wanted.get(uid)
+            if ref is None or ref.address != pod.ref.address:
+                del self._pods[uid]
+                await self._let_go(pod)
+            else:
+                pod.ref = ref
+        for uid, ref in wanted.items():
+            if uid not in self._pods:
+                self._pods[uid] = self._take_on(ref)
+        self._touch()
+
+    def _take_on(self, ref: PodRef) -> FollowedPod:
+        channel = self._connect(ref.address)
+        subscriber = Subscriber(ref, channel, self.index, resyncs=self.counters.resyncs, silence_s=self._silence_s)
+        pod = FollowedPod(ref, channel, subscriber)
+        pod.task = asyncio.create_task(self._follow(pod), name=f"follow {ref.name}")
+        return pod
+
+    async def _let_go(self, pod: FollowedPod) -> None:
+        """Nothing new goes there. What runs there may end, unless the fleet closes first."""
+        if pod.task is not None:
+            pod.task.cancel()
+            await asyncio.gather(pod.task, return_exceptions=True)
+        pod.subscriber.replica.drop()
+        closing = asyncio.create_task(pod.channel.close(grace=_LINGER_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _follow(self, pod: FollowedPod) -> None:
+        async with aclosing(pod.subscriber.follow()) as changes:
+            async for accepted in changes:
+                for request_id in accepted:
+                    self.placements.accept(request_id)
+                self._learn_root(pod)
+                pod.touch()
+                self._touch()
+                if not self._ready.is_set():
+                    self._check_ready()
+
+    def _learn_root(self, pod: FollowedPod) -> None:
+        """Once a process: whether the fleet secret gives its root, and whether it fits the rest of its model's pods."""
+        hello = pod.subscriber.replica.hello
+        if hello is None or hello.epoch == pod.root_epoch:
+            return
+        pod.root_epoch = hello.epoch
+        pod.root = derive_root(hello, self._secret)
+        if pod.root is None:
+            self.counters.misfits += 1
+            _LOGGER.warning("pod %s: its hash root is not that of this fleet secret; no prefix is found", pod.ref.name)
+        others = [group for group in self.groups(hello.model) if group != group_of(hello)]
+        if others:
+            self.counters.misfits += 1
+            _LOGGER.warning("pod %s: tokenizer or hash root differ from other pods of %s", pod.ref.name, hello.model)
+
+    # ---- bookkeeping
+
+    def _filled(self, group: GroupKey, query: Query) -> Query:
+        usage = self._usage.get(group) or PoolUsage()
+        return replace(
+            query,
+            matched=self.index.match(query.hashes),
+            mean_output_tokens=usage.mean_output_tokens,
+            hit_ratio=usage.hit_ratio,
+            turn=self._turn,
+        )
+
+    def _view(self, pod: FollowedPod) -> PodView | None:
+        return pod.view(self.placements.of(pod.subscriber.replica.key))
+
+    def _check_ready(self) -> None:
+        wanted = [pod for pod in self._pods.values() if pod.is_wanted]
+        if self._has_listed and all(pod.subscriber.replica.is_synced for pod in wanted):
+            self._ready.set()
+
+    def _touch_key(self, key: PodKey) -> None:
+        pod = self._pods.get(key.uid)
+        if pod is not None:
+            pod.touch()
+        self._touch()
+
+    def _touch(self) -> None:
+        """Wake whoever waits for a change; the views are made anew when they are asked for."""
+        self._views = None
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,38 @@
+"""Which pod is meant, as values: what discovery sees of it, and the key under which everything is kept.
+
+Names and addresses are used again by other pods, so nothing is ever kept under them: a key is the uid and the epoch of
+the process. Where no uid is known (`--endpoints`), the address stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class PodKey(NamedTuple):
+    """One process of one pod. `epoch` is what the pod drew at its start."""
+
+    uid: str
+    epoch: str
+
+
+class GroupKey(NamedTuple):
+    """Pods of one group give a prompt the same tokens and the same block hashes. Digests are SHA-256 in hex."""
+
+    model: str
+    tokenizer_fingerprint: str
+    hash_root_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """A pod as discovery sees it. `address` is host:port of its gRPC server."""
+
+    uid: str
+    name: str
+    address: str
+    is_ready: bool = True
+    is_terminating: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -1,0 +1,107 @@
+"""Follows one pod's stream for as long as the pod exists: connects, resumes, notices silence, starts anew.
+
+A pod counts as live while its stream talks. Streams end, pods restart and networks swallow packets: each time the next
+stream resumes where the last one was applied, or from a snapshot when the pod says that it cannot. Knows nothing of
+other pods or of requests. Owner of its state: the task that runs `follow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator
+
+import grpc
+import grpc.aio
+from headstart.contract.proto import prefix_cache_pb2, prefix_cache_pb2_grpc
+
+from headstart_operator.identity import PodRef
+from headstart_operator.index import PrefixIndex
+from headstart_operator.replica import OutOfStepError, PodReplica
+
+SILENCE_S = 2.0
+"""Four heartbeats: a pod that says nothing for so long is taken for a black hole."""
+
+_FIRST_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """`silence` is set while the pod, or the way to it, is silent. `resyncs` counts snapshots needed, by reason."""
+
+    def __init__(
+        self,
+        ref: PodRef,
+        channel: grpc.aio.Channel,
+        index: PrefixIndex,
+        *,
+        resyncs: Counter[str],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._ref = ref
+        self._stub = prefix_cache_pb2_grpc.PrefixCacheStub(channel)
+        self._resyncs = resyncs
+        self._silence_s = silence_s
+        self._backoff_s = _FIRST_BACKOFF_S
+        self.replica = PodReplica(index, ref.uid)
+        self.silence = asyncio.Event()
+        self.is_live = False
+
+    async def follow(self) -> AsyncGenerator[tuple[str, ...], None]:
+        """Runs until it is closed. Yields after each change: the request ids that the pod has taken in, often none."""
+        while True:
+            try:
+                async for accepted in self._watch_once():
+                    yield accepted
+                self.is_live = False
+            except OutOfStepError as error:
+                # The pod itself is well: requests still go there while the snapshot comes.
+                self._resyncs[error.reason] += 1
+                self.replica.forget_position()
+                _LOGGER.warning("pod %s: out of step (%s), asking for a snapshot", self._ref.name, error.reason)
+            except grpc.aio.AioRpcError as error:
+                self.is_live = False
+                _LOGGER.info("pod %s: its stream ended with %s", self._ref.name, error.code().name)
+            except TimeoutError:
+                self.is_live = False
+                self.silence.set()
+                _LOGGER.warning("pod %s: silent for %.1f s, no requests go there", self._ref.name, self._silence_s)
+            yield ()
+            await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
+            self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+
+    async def _watch_once(self) -> AsyncGenerator[tuple[str, ...], None]:
+        epoch, seq = self.replica.position
+        call = self._stub.Watch(prefix_cache_pb2.WatchRequest(epoch=epoch, seq=seq))
+        try:
+            while True:
+                async with asyncio.timeout(self._silence_s):
+                    update = await call.read()
+                if update is grpc.aio.EOF:
+                    return
+                accepted = self.replica.take(update)
+                self._check_uid()
+                if update.HasField("load") and self.replica.is_synced:
+                    self._come_alive()
+                yield accepted
+        finally:
+            call.cancel()
+
+    def _come_alive(self) -> None:
+        """The index and the load are both of this process now."""
+        self.is_live = True
+        self._backoff_s = _FIRST_BACKOFF_S
+        if self.silence.is_set():
+            self.silence = asyncio.Event()
+
+    def _check_uid(self) -> None:
+        """An address may have been given to another pod meanwhile: that one is not meant."""
+        hello = self.replica.hello
+        if hello is not None and hello.pod_uid and self._ref.uid not in (hello.pod_uid, self._ref.address):
+            self.is_live = False
+            self.replica.drop()
+            raise OutOfStepError("other_pod")
