@@ -220,6 +220,7 @@ def _identity(settings: Settings, model: ServedModel, sizes: _Sizes, *, epoch: s
         vocab_size=model.vocab_size,
         eos_token_ids=tuple(sorted(model.eos_token_ids)),
         features=_features(settings, model, sizes),
+        hash_root_fields=_root_fields(settings, model),
     )
 
 
