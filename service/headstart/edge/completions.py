@@ -7,7 +7,7 @@ tree on both ways. Holds no state.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -31,7 +31,7 @@ class Completions(Protocol):
 
     def generate(
         self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None
-    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """The messages of one Generate call; `deadline_s` is on the monotonic clock. Raises HeadstartError.
 
         Whoever does not read to the end must `aclose` it: that cancels the request.
@@ -57,7 +57,7 @@ class ChannelCompletions:
 
     async def generate(
         self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None
-    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         timeout_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         call = self._stub.Generate(request, timeout=timeout_s, metadata=outgoing_headers())
         try:

@@ -1,0 +1,67 @@
+"""One aiohttp application on one port, and the routes that every process has: probes and metrics.
+
+Knows nothing of requests for text. Owner of its state: whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from headstart.edge.health import Probe
+from headstart.errors import ConfigError
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# What runs at a stop has been told to end before; this is for answers that nobody reads.
+_LAST_WORDS_S = 1.0
+
+
+class HttpServer:
+    """`port` is the one that was bound, for a wish of 0, once it has started."""
+
+    def __init__(self, app: web.Application, *, host: str, port: int) -> None:
+        self._host = host
+        self.port = port
+        # A client that leaves cancels its handler, and so its request.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S)
+
+    async def start(self) -> None:
+        """Raises ConfigError when the address is taken or is none."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self.port, reuse_port=False).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise ConfigError(
+                f"cannot listen on {self._host}:{self.port}: the port is taken or the address is not this machine's"
+            ) from None
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+
+def add_probes(app: web.Application, *, is_live: Probe, is_ready: Probe) -> None:
+    """`/healthz` and `/readyz`: 200 or 503."""
+    app.router.add_get("/healthz", _probe(is_live))
+    app.router.add_get("/readyz", _probe(is_ready))
+
+
+def add_metrics(app: web.Application, exposition: Callable[[], bytes]) -> None:
+    """`/metrics`. `exposition` is called in a worker thread: it may take milliseconds."""
+
+    async def metrics(request: web.Request) -> web.Response:  # noqa: ARG001  the signature is aiohttp's
+        body = await asyncio.to_thread(exposition)
+        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+
+    app.router.add_get("/metrics", metrics)
+
+
+def _probe(probe: Probe) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(request: web.Request) -> web.StreamResponse:  # noqa: ARG001  the signature is aiohttp's
+        is_good = probe()
+        return web.Response(status=200 if is_good else 503, text="ok\n" if is_good else "not now\n")
+
+    return answer

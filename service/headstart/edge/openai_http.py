@@ -1,0 +1,223 @@
+"""OpenAI's HTTP interface, in front of whatever runs requests: a pod's engine or the operator.
+
+It translates and streams; checks, scheduling and routing are done behind `Completions`. The answer's head is sent with
+the first message, so that a refusal still has its own HTTP status. Owner of its state: the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, TypeVar
+
+from aiohttp import web
+from opentelemetry import trace
+from opentelemetry.trace import Tracer
+
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.completions import Completions
+from headstart.edge.interleave import interleave
+from headstart.edge.openai_errors import error_body, http_status, retry_headers
+from headstart.edge.openai_requests import (
+    GenerationBody,
+    chat_request,
+    completion_requests,
+    parse_chat,
+    parse_completion,
+)
+from headstart.edge.openai_responses import Answer, model_entry, model_list
+from headstart.errors import HeadstartError, InternalError, InvalidRequestError, NotFoundError, UnavailableError
+from headstart.telemetry.propagation import incoming_context
+from headstart.telemetry.spans import mark_error, server_span
+
+MAX_BODY_BYTES = 32 << 20
+# Parsing more than this would hold up the event loop for a millisecond or more.
+_PARSE_INLINE_BYTES = 64 << 10
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+_LOGGER = logging.getLogger(__name__)
+_BodyT = TypeVar("_BodyT", bound=GenerationBody)
+_Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Messages = AsyncIterator[tuple[int, pb.GenerateResponse]]
+
+
+class OpenAiFront:
+    """The routes under `/v1`. Until `attach` says who runs requests, they are answered "not yet"."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._completions: Completions | None = None
+
+    def attach(self, completions: Completions) -> None:
+        self._completions = completions
+
+    def application(self) -> web.Application:
+        """A new application with these routes; its owner may add others."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answer_errors])
+        app.router.add_get("/v1/models", self._list_models)
+        app.router.add_get("/v1/models/{name:.+}", self._show_model)
+        app.router.add_post("/v1/completions", self._traced(self._complete))
+        app.router.add_post("/v1/chat/completions", self._traced(self._chat))
+        return app
+
+    # -- routes
+
+    async def _list_models(self, http_request: web.Request) -> web.StreamResponse:  # noqa: ARG002
+        return web.json_response(model_list(await self._open().models()))
+
+    async def _show_model(self, http_request: web.Request) -> web.StreamResponse:
+        name = http_request.match_info["name"]
+        for model in await self._open().models():
+            if model.name == name:
+                return web.json_response(model_entry(model))
+        raise NotFoundError("model: not served here; GET /v1/models lists what is")
+
+    async def _chat(self, http_request: web.Request) -> web.StreamResponse:
+        body = await _body(http_request, parse_chat)
+        request_id = body.request_id or secrets.token_hex(12)
+        requests = [chat_request(body, request_id)]
+        answer = Answer(
+            f"chatcmpl-{request_id}",
+            model=await self._model_name(body),
+            is_chat=True,
+            num_choices=body.num_choices,
+        )
+        return await self._answer(http_request, body, requests, answer)
+
+    async def _complete(self, http_request: web.Request) -> web.StreamResponse:
+        body = await _body(http_request, parse_completion)
+        request_id = body.request_id or secrets.token_hex(12)
+        requests = completion_requests(body, request_id)
+        answer = Answer(
+            f"cmpl-{request_id}",
+            model=await self._model_name(body),
+            is_chat=False,
+            num_calls=len(requests),
+            num_choices=body.num_choices,
+        )
+        return await self._answer(http_request, body, requests, answer)
+
+    # -- answers
+
+    async def _answer(
+        self, http_request: web.Request, body: GenerationBody, requests: Sequence[pb.GenerateRequest], answer: Answer
+    ) -> web.StreamResponse:
+        completions = self._open()
+        async with AsyncExitStack() as stack:
+            # Closed in the other order: first the reading stops, then each call is cancelled.
+            calls = [completions.generate(request) for request in requests]
+            for call in calls:
+                stack.push_async_callback(call.aclose)
+            messages = await stack.enter_async_context(aclosing(interleave(calls)))
+            if body.stream:
+                return await _stream(http_request, messages, answer, includes_usage=body.includes_usage)
+            async for call_index, message in messages:
+                answer.take(call_index, message)
+        answer.check_complete()
+        return web.json_response(answer.whole())
+
+    async def _model_name(self, body: GenerationBody) -> str:
+        if body.model:
+            return body.model
+        models = await self._open().models()
+        return models[0].name if models else ""
+
+    def _open(self) -> Completions:
+        if self._completions is None:
+            raise UnavailableError("the model is still loading", retry_after_s=1.0)
+        return self._completions
+
+    # -- around every route
+
+    @web.middleware
+    async def _answer_errors(self, http_request: web.Request, handler: _Route) -> web.StreamResponse:
+        try:
+            return await handler(http_request)
+        except HeadstartError as error:
+            return _refusal(error)
+        except web.HTTPException as error:
+            return _http_refusal(error)
+        except ConnectionError:
+            raise  # the client is gone, and nobody is left to tell
+        except Exception as error:
+            return _refusal(_unexpected(error, http_request))
+
+    def _traced(self, route: _Route) -> _Route:
+        async def traced(http_request: web.Request) -> web.StreamResponse:
+            attributes = {"http.request.method": http_request.method, "http.route": http_request.path}
+            name = f"{http_request.method} {http_request.path}"
+            parent = incoming_context(http_request.headers.items())
+            with server_span(self._tracer, name, parent=parent, attributes=attributes) as span:
+                response = await self._answer_errors(http_request, route)
+                span.set_attribute("http.response.status_code", response.status)
+                if response.status >= 500:
+                    mark_error(span, str(response.status))
+                return response
+
+        return traced
+
+
+async def _body(http_request: web.Request, parse: Callable[[bytes], _BodyT]) -> _BodyT:
+    raw = await http_request.read()
+    return parse(raw) if len(raw) <= _PARSE_INLINE_BYTES else await asyncio.to_thread(parse, raw)
+
+
+async def _stream(
+    http_request: web.Request, messages: _Messages, answer: Answer, *, includes_usage: bool
+) -> web.StreamResponse:
+    """Server-sent events. An error after the first of them is an event too, and the last one."""
+    response = web.StreamResponse(headers=_STREAM_HEADERS)
+    try:
+        async for call_index, message in messages:
+            events = answer.take(call_index, message)
+            if not response.prepared:
+                await response.prepare(http_request)
+                events = answer.opening() + events
+            if events:
+                await response.write(b"".join(_event(event) for event in events))
+        answer.check_complete()
+    except ConnectionError:
+        raise
+    except Exception as error:
+        if not response.prepared:
+            raise
+        known = error if isinstance(error, HeadstartError) else _unexpected(error, http_request)
+        mark_error(trace.get_current_span(), known.status)
+        await response.write(_event(error_body(known)))
+    else:
+        tail = [_event(answer.usage_event())] if includes_usage else []
+        await response.write(b"".join([*tail, b"data: [DONE]\n\n"]))
+    await response.write_eof()
+    return response
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(content, ensure_ascii=False).encode() + b"\n\n"
+
+
+def _refusal(error: HeadstartError) -> web.Response:
+    return web.json_response(error_body(error), status=http_status(error), headers=retry_headers(error))
+
+
+def _http_refusal(error: web.HTTPException) -> web.StreamResponse:
+    """aiohttp's own refusals (no such path, too large), in the same form as ours."""
+    refused = InvalidRequestError("request", (error.reason or "refused").lower())
+    return web.json_response(error_body(refused), status=error.status, headers=_allow_header(error))
+
+
+def _allow_header(error: web.HTTPException) -> dict[str, str]:
+    allowed = error.headers.get("Allow")
+    return {"Allow": allowed} if allowed else {}
+
+
+def _unexpected(error: Exception, http_request: web.Request) -> HeadstartError:
+    reference = secrets.token_hex(8)
+    _LOGGER.error("%s failed, reference %s", http_request.path, reference, exc_info=error)
+    return InternalError(f"internal error; the log has the details under {reference}")
