@@ -194,7 +194,7 @@ class Scheduler:
             raise FailedPreconditionError(f"{in_use} blocks are in use by {len(self._running)} running requests")
         if self._in_flight:
             raise FailedPreconditionError("a step is in flight")
-        for request in reversed(list(self._running)):
+        for request in list(self._running):
             self._preempt(request, PlanBuilder(0))
         return pool.clear()
 

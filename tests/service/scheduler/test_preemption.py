@@ -121,6 +121,16 @@ def test_a_row_whose_new_blocks_others_hit_in_this_step_is_no_victim() -> None:
         bench.pool.audit()
 
 
+def test_the_next_one_gives_way_instead_of_a_lender() -> None:
+    for bench in (chain(), priority()):
+        bench.add(spec("a", 5, priority=1), spec("b", 5, first=100, priority=9))
+        bench.step()
+        a, b = bench.scheduler._running
+        assert bench.scheduler._victim() is b
+        b.table.is_lender = True
+        assert bench.scheduler._victim() is a
+
+
 def test_preemption_and_resumption_make_progress() -> None:
     bench = chain(usable=7, watermark=0.0)
     bench.add(*(spec(name, 40, first=1000 * place, max_tokens=60) for place, name in enumerate("abc")))
