@@ -33,7 +33,7 @@ ENV_PREFIX = "HEADSTART_"
 CONFIG_FILE_VARIABLE = "HEADSTART_CONFIG_FILE"
 DEFAULT_SECRETS_DIR = "/run/secrets/headstart"
 # Ours, but no settings: they must be known before settings are read, or concern the build.
-_RESERVED_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADSTART_NATIVE", "HEADSTART_ISA"})
+_RESERVED_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADSTART_NATIVE", "HEADSTART_ISA", "HEADSTART_THREADS"})
 # Kubernetes describes a Service named "headstart" to every pod of its namespace in variables of these forms.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 
@@ -60,7 +60,7 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
         None, "--served-model-name", "The name that requests use; by default the source's.", min_length=1
     )
     dtype: Literal["auto", "float32", "bfloat16"] = _option(
-        "auto", "--dtype", "Of weights and KV. auto: float32 on a CPU, bfloat16 on a GPU."
+        "auto", "--dtype", "Of weights and KV. auto: bfloat16, but float32 for the reference on a CPU."
     )
     max_len: int | None = _option(
         None,
@@ -183,10 +183,10 @@ class Settings(BaseSettings):
 
     model: ModelSettings = ModelSettings()
     device: Literal["auto", "cpu", "cuda"] = _option("auto", "--device", "auto: cuda if there is one, else cpu.")
-    attention_backend: Literal["auto", "reference"] = _option(
+    attention_backend: Literal["auto", "native", "reference"] = _option(
         "auto",
         "--attention-backend",
-        "reference: PyTorch, exact and slow. auto takes the best that is built: reference.",
+        "native: C++, on a CPU. reference: PyTorch, exact and slow. auto: native on a CPU, else reference.",
     )
     deterministic: bool | None = _option(
         None,

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from headstart.app.model import Progress, ServedModel, open_model
 from headstart.app.sizing import available_memory, count_blocks, fit_max_len
@@ -36,7 +33,6 @@ from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
 
 _CPU_PREFILL_CAP = 128
-_NUMERICS_FLAGS = ("avx512f", "avx2", "asimd")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -212,7 +208,7 @@ def _identity(settings: Settings, model: ServedModel, sizes: _Sizes, *, epoch: s
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer.fingerprint if model.tokenizer else "",
         hash_root_digest=sha256(root).hexdigest(),
-        numerics_id=_numerics_id(model),
+        numerics_id=model.numerics_id,
         block_size=settings.cache.block_size,
         capacity_blocks=sizes.num_blocks,
         max_num_seqs=settings.scheduler.max_num_seqs,
@@ -251,24 +247,6 @@ def _is_deterministic(settings: Settings, model: ServedModel) -> bool:
     if settings.deterministic:
         raise ConfigError("deterministic: this build promises bit-identical output on a CPU only; use device cpu")
     return False
-
-
-def _numerics_id(model: ServedModel) -> str:
-    """Equal on pods whose outputs are bit-identical: dtype, device, instruction set, backend and its version."""
-    try:
-        torch_version = version("torch")
-    except PackageNotFoundError:
-        torch_version = "none"
-    isa = _instruction_set() if model.device == "cpu" else "none"
-    return f"{model.dtype}/{model.device}/{isa}/{model.attention_backend}/torch-{torch_version}"
-
-
-def _instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        words = set(cpuinfo.read_text().split())
-    except OSError:
-        words = set()
-    return next((flag for flag in _NUMERICS_FLAGS if flag in words), platform.machine())
 
 
 def _on(is_on: bool) -> str:

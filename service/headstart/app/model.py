@@ -1,6 +1,6 @@
 """What a pod serves, opened and described: by a model's checkpoint, or by numbers for a run without weights.
 
-The torch forward is imported only when it is built. Holds no state.
+Holds no state.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from headstart_kernels.select import NATIVE, REFERENCE, select_backend
+
+from headstart.app.numerics import numerics_id
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
@@ -18,7 +23,7 @@ from headstart.model.kv import DTYPE_BYTES, kv_bytes_per_block
 from headstart.model.layout import tensor_shapes
 from headstart.model.source import resolve_source
 from headstart.model.weights import Checkpoint, open_checkpoint
-from headstart.runner.model_runner import ModelRunner
+from headstart.runner.model_runner import Forward, ModelRunner
 from headstart.runner.runner import Runner
 from headstart.runner.simulated_runner import SimulatedRunner
 from headstart.text.tokenizer import Tokenizer, load_directory, load_gguf
@@ -45,6 +50,7 @@ class ServedModel:
     dtype: str
     device: str
     attention_backend: str
+    numerics_id: str
     context_length: int
     vocab_size: int
     eos_token_ids: frozenset[int]
@@ -64,25 +70,18 @@ def open_model(settings: Settings, progress: Progress) -> ServedModel:
 
 
 def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progress) -> ServedModel:
+    device = _device(settings.device)
+    backend, dtype = _backend_and_dtype(settings, device)
     progress("tokenizer", 0.0)
     tokenizer = _tokenizer(checkpoint)
     progress("tokenizer", 1.0)
-    config, device = checkpoint.config, _device(settings.device)
-    dtype = settings.model.dtype
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
+    config = checkpoint.config
     eos_token_ids = tokenizer.eos_token_ids | frozenset(config.eos_token_ids)
 
     def make_runner(num_blocks: int) -> Runner:
-        from headstart.runner.torch_runner import TorchForward
-
-        forward = TorchForward(
-            checkpoint,
-            num_blocks=num_blocks,
-            block_size=settings.cache.block_size,
-            dtype=dtype,
-            device=device,
-            progress=progress,
+        make_forward = _make_native if backend == NATIVE else partial(_make_reference, device=device)
+        forward = make_forward(
+            checkpoint, num_blocks=num_blocks, block_size=settings.cache.block_size, dtype=dtype, progress=progress
         )
         return ModelRunner(
             forward,
@@ -98,7 +97,8 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         rope=_rope(config),
         dtype=dtype,
         device=device,
-        attention_backend="reference",
+        attention_backend=backend,
+        numerics_id=numerics_id(dtype, device, backend),
         context_length=config.context_length,
         vocab_size=config.vocab_size,
         eos_token_ids=eos_token_ids,
@@ -107,6 +107,30 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         tokenizer=tokenizer,
         make_runner=make_runner,
     )
+
+
+def _backend_and_dtype(settings: Settings, device: str) -> tuple[str, str]:
+    """What the wishes come to on `device`. Raises ConfigError when the backend cannot be had there."""
+    try:
+        backend = select_backend(settings.attention_backend, device=device)
+    except ValueError as error:
+        raise ConfigError(f"attention_backend: {error}") from None
+    if settings.model.dtype != "auto":
+        return backend, settings.model.dtype
+    return backend, "float32" if backend == REFERENCE and device == "cpu" else "bfloat16"
+
+
+# Each forward pass is imported only when it is built: one needs PyTorch, the other the compiled kernels.
+def _make_native(checkpoint: Checkpoint, **options: Any) -> Forward:
+    from headstart.runner.native_runner import NativeForward
+
+    return NativeForward(checkpoint, **options)
+
+
+def _make_reference(checkpoint: Checkpoint, **options: Any) -> Forward:
+    from headstart.runner.torch_runner import TorchForward
+
+    return TorchForward(checkpoint, **options)
 
 
 def _simulated(settings: Settings) -> ServedModel:
@@ -130,6 +154,7 @@ def _simulated(settings: Settings) -> ServedModel:
         dtype="none",
         device="none",
         attention_backend="none",
+        numerics_id="none/simulated",
         context_length=_SIMULATED_CONTEXT,
         vocab_size=_SIMULATED_VOCAB_SIZE,
         eos_token_ids=frozenset(),

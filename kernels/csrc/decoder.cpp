@@ -1,0 +1,240 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "bf16.h"
+#include "gemm.h"
+
+namespace headstart {
+namespace {
+
+void require(bool holds, const std::string& text) {
+  if (!holds) throw std::invalid_argument(text);
+}
+
+void check_config(const DecoderConfig& config) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"hidden_size", config.hidden_size},   {"intermediate_size", config.intermediate_size},
+      {"num_layers", config.num_layers},     {"num_heads", config.num_heads},
+      {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim},
+      {"vocab_size", config.vocab_size},     {"num_pages", config.num_pages},
+      {"page_size", config.page_size},       {"max_positions", config.max_positions}};
+  for (const auto& [name, value] : sizes) require(value >= 1, std::string(name) + ": must be at least 1");
+  require(config.num_heads % config.num_kv_heads == 0, "num_kv_heads: must divide num_heads");
+  require(config.head_dim % 2 == 0, "head_dim: must be even");
+}
+
+// Tokens that one task of an element-wise stage treats: enough that handing it out costs nothing beside it.
+constexpr int64_t kTokensPerTask = 8;
+
+template <typename Fn>
+void for_tokens(ThreadPool& pool, int64_t num_tokens, Fn fn) {
+  const int64_t tasks = (num_tokens + kTokensPerTask - 1) / kTokensPerTask;
+  pool.run(tasks, [&](int64_t task, int) {
+    const int64_t end = std::min(num_tokens, (task + 1) * kTokensPerTask);
+    for (int64_t token = task * kTokensPerTask; token < end; ++token) fn(token);
+  });
+}
+
+// One row of a packed matrix, as float32: the embedding of a token.
+void unpack_row(const PackedWeight& weight, int64_t row, float* out) {
+  const uint8_t* group = weight.group(row / kGroupColumns);
+  const int64_t column = row % kGroupColumns;
+  if (weight.type == PackedWeight::Type::f32) {
+    const float* values = reinterpret_cast<const float*>(group) + column;
+    for (int64_t i = 0; i < weight.k; ++i) out[i] = values[i * kGroupColumns];
+    return;
+  }
+  const uint16_t* values = reinterpret_cast<const uint16_t*>(group) + column * 2;
+  for (int64_t i = 0; i < weight.k; ++i) out[i] = float_of_bf16(values[i / 2 * kGroupColumns * 2 + i % 2]);
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderConfig& config, const KernelTable& table, const float* cos, const float* sin,
+                 int num_threads)
+    : config_(config), table_(table), pool_(num_threads) {
+  check_config(config);
+  const int64_t angles = config.max_positions * config.head_dim / 2;
+  cos_.assign(cos, cos + angles);
+  sin_.assign(sin, sin + angles);
+  layers_.resize(config.num_layers);
+  kv_ = MappedMemory(kv_layer_bytes() * config.num_layers);
+}
+
+size_t Decoder::kv_layer_bytes() const {
+  return static_cast<size_t>(config_.num_pages * 2 * config_.page_size * kv_size()) * (config_.is_bf16 ? 2 : 4);
+}
+
+void* Decoder::kv_layer(int64_t layer) const { return kv_.data() + layer * kv_layer_bytes(); }
+
+StepLimits Decoder::limits() const {
+  return {config_.vocab_size, config_.max_positions, config_.num_pages, config_.page_size};
+}
+
+Decoder::MatrixPlace Decoder::find_matrix(const std::string& name, Layer& layer) {
+  const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+  if (name == "qkv") return {&layer.qkv, qkv_size(), hidden};
+  if (name == "out") return {&layer.out, hidden, q_size()};
+  if (name == "gate_up") return {&layer.gate_up, 2 * inner, hidden};
+  if (name == "down") return {&layer.down, hidden, inner};
+  if (name == "embedding") return {&embedding_, config_.vocab_size, hidden};
+  if (name == "lm_head") return {&lm_head_, config_.vocab_size, hidden};
+  return {};
+}
+
+Decoder::VectorPlace Decoder::find_vector(const std::string& name, Layer& layer) {
+  if (name == "input_norm") return {&layer.input_norm, config_.hidden_size};
+  if (name == "post_norm") return {&layer.post_norm, config_.hidden_size};
+  if (name == "qkv_bias") return {&layer.qkv_bias, qkv_size()};
+  if (name == "out_bias") return {&layer.out_bias, config_.hidden_size};
+  if (name == "q_norm") return {&layer.q_norm, config_.head_dim};
+  if (name == "k_norm") return {&layer.k_norm, config_.head_dim};
+  if (name == "final_norm") return {&final_norm_, config_.hidden_size};
+  return {};
+}
+
+void Decoder::load(const std::string& name, int64_t layer, const float* values, int64_t n, int64_t k) {
+  require(layer >= 0 && layer < config_.num_layers, "layer: must lie in [0, num_layers)");
+  const VectorPlace vector = find_vector(name, layers_[layer]);
+  if (vector.values) {
+    require(n == vector.size && k == 1, "values: " + name + " must have " + std::to_string(vector.size) + " numbers");
+    vector.values->assign(values, values + n);
+    return;
+  }
+  const MatrixPlace matrix = find_matrix(name, layers_[layer]);
+  require(matrix.weight != nullptr, "name: there is no weight " + name);
+  require(n == matrix.n && k == matrix.k, "values: " + name + " must be [" + std::to_string(matrix.n) + ", " +
+                                              std::to_string(matrix.k) + "]");
+  *matrix.weight = pack_f32(arena_, values, n, k, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
+}
+
+void Decoder::check_complete() const {
+  const auto check = [](bool has, const char* name) { require(has, std::string("weights: ") + name + " is missing"); };
+  check(embedding_.memory != nullptr, "embedding");
+  check(!final_norm_.empty(), "final_norm");
+  for (const Layer& layer : layers_) {
+    check(!layer.input_norm.empty() && !layer.post_norm.empty(), "a norm");
+    check(layer.qkv.memory && layer.out.memory && layer.gate_up.memory && layer.down.memory, "a matrix");
+    check(layer.q_norm.empty() == layer.k_norm.empty(), "q_norm or k_norm");
+  }
+}
+
+void Decoder::reserve(int64_t num_tokens) {
+  if (num_tokens <= token_capacity_) return;
+  const int64_t capacity = std::max(num_tokens, 2 * token_capacity_);
+  const int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+  hidden_ = MappedMemory(capacity * hidden * sizeof(float));
+  added_ = MappedMemory(capacity * hidden * sizeof(float));
+  inputs_ = MappedMemory(capacity * std::max({hidden, q_size(), inner}) * sizeof(float));
+  projected_ = MappedMemory(capacity * std::max(qkv_size(), 2 * inner) * sizeof(float));
+  token_capacity_ = capacity;
+}
+
+void Decoder::step(const Step& step, float* logits) {
+  reserve(std::max(step.num_tokens, step.num_logits));
+  embed(step);
+  const PageTable table{step.qo_indptr, step.kv_indptr,    step.kv_indices,
+                        step.seq_lens,  step.num_rows, config_.page_size};
+  const PlanShape shape{config_.num_heads, config_.num_kv_heads, pool_.size(), true};
+  const AttentionPlan plan = plan_attention(table, shape);
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    const bool is_last = layer + 1 == config_.num_layers;
+    attend(layer, step, plan);
+    feed_forward(layers_[layer], step.num_tokens, is_last ? nullptr : &layers_[layer + 1].input_norm);
+  }
+  write_logits(step, logits);
+}
+
+void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias) {
+  GemmCall call;
+  call.weight = &weight;
+  call.x = inputs_.data();
+  call.m = m;
+  call.ldx = weight.k;
+  call.y = y;
+  call.ldy = weight.n;
+  call.bias = bias.empty() ? nullptr : bias.data();
+  gemm_with(table_, pool_, call);
+}
+
+void Decoder::embed(const Step& step) {
+  const std::vector<float>& norm = layers_[0].input_norm;
+  for_tokens(pool_, step.num_tokens, [&](int64_t token) {
+    unpack_row(embedding_, step.token_ids[token], hidden(token));
+    normalise(hidden(token), norm, token);
+  });
+}
+
+void Decoder::normalise(const float* x, const std::vector<float>& norm, int64_t line) {
+  const int64_t size = config_.hidden_size;
+  table_.rms_norm(x, norm.data(), config_.rms_norm_eps, size, inputs_.data() + line * size * item_bytes(),
+                  config_.is_bf16);
+}
+
+void Decoder::add(int64_t num_tokens, const std::vector<float>* norm) {
+  const float* added = floats(added_);
+  for_tokens(pool_, num_tokens, [&](int64_t token) {
+    table_.add_row(hidden(token), added + token * config_.hidden_size, config_.hidden_size);
+    if (norm) normalise(hidden(token), *norm, token);
+  });
+}
+
+void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan) {
+  const Layer& weights = layers_[layer];
+  float* qkv = floats(projected_);
+  multiply(weights.qkv, step.num_tokens, qkv, weights.qkv_bias);
+  const KvLayer kv{kv_layer(layer), config_.is_bf16, config_.page_size, config_.num_kv_heads, config_.head_dim};
+  for_tokens(pool_, step.num_tokens, [&](int64_t token) {
+    float* q = qkv + token * qkv_size();
+    turn(weights, q, step.positions[token]);
+    table_.write_kv(kv, q + q_size(), q + q_size() + kv_size(), step.slots[token]);
+  });
+  AttentionCall call;
+  call.q = qkv;
+  call.ldq = qkv_size();
+  call.kv = kv;
+  call.num_heads = config_.num_heads;
+  call.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  call.out = inputs_.data();
+  call.ldo = q_size();
+  call.is_out_bf16 = config_.is_bf16;
+  headstart::attend(pool_, table_, plan, attention_scratch_, call);
+  multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias);
+  add(step.num_tokens, &weights.post_norm);
+}
+
+void Decoder::turn(const Layer& weights, float* q, int32_t position) {
+  const int64_t head_dim = config_.head_dim, half = head_dim / 2;
+  const int64_t num_turned = config_.num_heads + config_.num_kv_heads;
+  if (!weights.q_norm.empty()) {
+    for (int64_t head = 0; head < num_turned; ++head) {
+      const float* norm = head < config_.num_heads ? weights.q_norm.data() : weights.k_norm.data();
+      table_.rms_norm(q + head * head_dim, norm, config_.rms_norm_eps, head_dim, q + head * head_dim, false);
+    }
+  }
+  table_.rotate(q, cos_.data() + position * half, sin_.data() + position * half, num_turned, head_dim);
+}
+
+void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const std::vector<float>* next_norm) {
+  const int64_t inner = config_.intermediate_size;
+  float* gate_up = floats(projected_);
+  multiply(weights.gate_up, num_tokens, gate_up, {});
+  for_tokens(pool_, num_tokens, [&](int64_t token) {
+    const float* gate = gate_up + token * 2 * inner;
+    table_.silu_mul(gate, gate + inner, inner, inputs_.data() + token * inner * item_bytes(), config_.is_bf16);
+  });
+  multiply(weights.down, num_tokens, floats(added_), {});
+  add(num_tokens, next_norm);
+}
+
+void Decoder::write_logits(const Step& step, float* logits) {
+  for_tokens(pool_, step.num_logits, [&](int64_t line) { normalise(hidden(step.logit_rows[line]), final_norm_, line); });
+  multiply(lm_head_.memory ? lm_head_ : embedding_, step.num_logits, logits, {});
+}
+
+}  // namespace headstart

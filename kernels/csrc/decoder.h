@@ -1,0 +1,120 @@
+// The whole decoder stack of the Llama family: one call a step, from token ids to logits.
+//
+// Layer-wise: all K/V of a layer are written before its attention reads, so that rows of one step may share pages that
+// this very step fills. The residual stream, norms, softmax and logits are float32; with bf16 weights only the inputs
+// of matrix products and the K/V are bf16. Every operation treats a token alone or sums in one fixed order, so a
+// token's result does not depend on what else is in the batch.
+//
+// Knows nothing of requests or files. Owns weights, K/V storage and scratch; one thread calls it at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "attention_plan.h"
+#include "kernel_table.h"
+#include "mapped_memory.h"
+#include "packed_weight.h"
+#include "step.h"
+#include "thread_pool.h"
+
+namespace headstart {
+
+struct DecoderConfig {
+  int64_t hidden_size;
+  int64_t intermediate_size;
+  int64_t num_layers;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t vocab_size;
+  int64_t num_pages;  // the null page among them
+  int64_t page_size;
+  int64_t max_positions;
+  float rms_norm_eps;
+  bool is_bf16;  // weights and K/V; float32 otherwise
+};
+
+class Decoder {
+ public:
+  // cos and sin are [max_positions][head_dim / 2], copied. num_threads 0 means all usable cores.
+  // Throws std::invalid_argument that names the number that makes no sense.
+  Decoder(const DecoderConfig& config, const KernelTable& table, const float* cos, const float* sin, int num_threads);
+
+  // A matrix [n][k] row-major or a vector (k = 1), by its name below; layer is ignored for those of the whole model.
+  // Matrices: qkv, out, gate_up, down; embedding and lm_head of the whole model. Without lm_head the embedding serves.
+  // Vectors: input_norm, post_norm, and where the model has them qkv_bias, out_bias, q_norm, k_norm; final_norm.
+  // Throws std::invalid_argument for an unknown name or another shape than the config's.
+  void load(const std::string& name, int64_t layer, const float* values, int64_t n, int64_t k);
+
+  // Throws std::invalid_argument that names what is missing. Called once, before the first step.
+  void check_complete() const;
+
+  // logits is [step.num_logits][vocab_size]. The step must fit (check_step with limits()).
+  void step(const Step& step, float* logits);
+
+  StepLimits limits() const;
+  const DecoderConfig& config() const { return config_; }
+  int num_threads() const { return pool_.size(); }
+
+  // [num_pages][2][page_size][num_kv_heads][head_dim] of one layer, bf16 or float32. Page 0 is zero for ever.
+  void* kv_layer(int64_t layer) const;
+
+ private:
+  struct Layer {
+    PackedWeight qkv, out, gate_up, down;
+    std::vector<float> input_norm, post_norm, qkv_bias, out_bias, q_norm, k_norm;
+  };
+  struct MatrixPlace {
+    PackedWeight* weight = nullptr;
+    int64_t n = 0, k = 0;
+  };
+  struct VectorPlace {
+    std::vector<float>* values = nullptr;
+    int64_t size = 0;
+  };
+
+  MatrixPlace find_matrix(const std::string& name, Layer& layer);
+  VectorPlace find_vector(const std::string& name, Layer& layer);
+  void reserve(int64_t num_tokens);
+  void embed(const Step& step);
+  void attend(int64_t layer, const Step& step, const AttentionPlan& plan);
+  void feed_forward(const Layer& weights, int64_t num_tokens, const std::vector<float>* next_norm);
+  void write_logits(const Step& step, float* logits);
+
+  // y = inputs_ * weight^T + bias, m lines.
+  void multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias);
+  // hidden_ += added_, and if there is a norm, inputs_ = norm(hidden_).
+  void add(int64_t num_tokens, const std::vector<float>* norm);
+  // Line `line` of inputs_ = norm(x).
+  void normalise(const float* x, const std::vector<float>& norm, int64_t line);
+  // Norms (where the model has them) and rotates the queries and keys of one token, in place.
+  void turn(const Layer& weights, float* q, int32_t position);
+
+  static float* floats(const MappedMemory& memory) { return reinterpret_cast<float*>(memory.data()); }
+  float* hidden(int64_t token) const { return floats(hidden_) + token * config_.hidden_size; }
+  int64_t item_bytes() const { return config_.is_bf16 ? 2 : 4; }
+  int64_t q_size() const { return config_.num_heads * config_.head_dim; }
+  int64_t kv_size() const { return config_.num_kv_heads * config_.head_dim; }
+  int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  size_t kv_layer_bytes() const;
+
+  DecoderConfig config_;
+  const KernelTable& table_;
+  ThreadPool pool_;
+  HugeArena arena_;
+  AttentionScratch attention_scratch_;
+  std::vector<float> cos_, sin_;
+  std::vector<Layer> layers_;
+  PackedWeight embedding_, lm_head_;
+  std::vector<float> final_norm_;
+  MappedMemory kv_;
+
+  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product: bf16 or float32.
+  int64_t token_capacity_ = 0;
+  MappedMemory hidden_, inputs_, projected_, added_;
+};
+
+}  // namespace headstart

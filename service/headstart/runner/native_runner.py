@@ -1,0 +1,159 @@
+"""The forward pass of a real model on a CPU without torch, as `ModelRunner` wants it: one native call a step.
+
+Knows the model's tensors by name; what is done with them is the native decoder's. Owns that decoder, and with it the
+weights and the K/V storage; only `forward` writes to either. Called from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from headstart_kernels._native import Decoder
+from headstart_kernels.metadata import AttentionMetadata, IntArray
+
+from headstart.errors import ModelError
+from headstart.model.config import ModelConfig
+from headstart.model.kv import DTYPE_BYTES
+from headstart.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
+from headstart.model.rope import rope_table
+from headstart.model.weights import Checkpoint, Progress, no_progress
+
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "vocab_size",
+)
+"""What the decoder calls as the config does."""
+
+
+class Cpu(NamedTuple):
+    """What to use of the machine."""
+
+    num_threads: int = 0
+    """0: all usable cores, or what HEADSTART_THREADS says."""
+    isa: str = ""
+    """Empty: the best instruction set, or what HEADSTART_ISA says."""
+
+
+WHOLE_MACHINE = Cpu()
+
+
+class _Part(NamedTuple):
+    """What the decoder calls `name` in `layer` (0 for the whole model's): `sources`, one below the other."""
+
+    name: str
+    layer: int
+    sources: tuple[str, ...]
+
+
+class NativeForward:
+    """`num_blocks` counts usable blocks; the storage has one page more, page 0, which stays zero.
+
+    `dtype` is "float32" or "bfloat16", for weights and K/V alike: the residual stream, norms, softmax and logits are
+    float32 in both. Raises ModelError for another dtype, ValueError for an instruction set that is not there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: str = "bfloat16",
+        cpu: Cpu = WHOLE_MACHINE,
+        progress: Progress = no_progress,
+    ) -> None:
+        if dtype not in DTYPE_BYTES:
+            raise ModelError(f"dtype {dtype!r} is not served: use one of {', '.join(DTYPE_BYTES)}")
+        config = checkpoint.config
+        self.vocab_size = config.vocab_size
+        self.block_size = block_size
+        max_positions = min(config.context_length, num_blocks * block_size)
+        cos, sin = rope_table(config, max_positions)
+        self._decoder = Decoder(
+            sizes={name: getattr(config, name) for name in _SIZES}
+            | {"num_pages": num_blocks + 1, "page_size": block_size},
+            rms_norm_eps=config.rms_norm_eps,
+            is_bf16=dtype == "bfloat16",
+            cos=cos,
+            sin=sin,
+            num_threads=cpu.num_threads,
+            isa=cpu.isa,
+        )
+        self._num_layers = config.num_layers
+        _load_weights(self._decoder, checkpoint, progress)
+
+    @property
+    def kv_layers(self) -> list[npt.NDArray[Any]]:
+        """The storage of each layer, [pages, 2, block, kv_heads, head_dim]: float32, or bfloat16 as uint16."""
+        return [self._decoder.kv_layer(layer) for layer in range(self._num_layers)]
+
+    def forward(
+        self, token_ids: IntArray, metadata: AttentionMetadata, logit_rows: IntArray
+    ) -> npt.NDArray[np.float32]:
+        """Write K/V of `token_ids` [tokens] and return the logits [n, vocab] of the tokens `logit_rows` [n].
+
+        Raises ValueError that names the argument when the batch does not fit together.
+        """
+        if metadata.page_size != self.block_size:
+            raise ValueError(f"page_size: must be {self.block_size}, is {metadata.page_size}")
+        logits = np.empty((logit_rows.size, self.vocab_size), np.float32)
+        self._decoder.step(
+            token_ids=token_ids,
+            positions=metadata.positions,
+            slots=metadata.slots,
+            qo_indptr=metadata.qo_indptr,
+            kv_indptr=metadata.kv_indptr,
+            kv_indices=metadata.kv_indices,
+            seq_lens=metadata.seq_lens,
+            logit_rows=logit_rows,
+            logits=logits,
+        )
+        return logits
+
+
+def _load_weights(decoder: Any, checkpoint: Checkpoint, progress: Progress) -> None:
+    """Give the decoder every tensor, one part at a time, so that no second copy of the model is ever held."""
+    done = 0
+    for part in _parts(checkpoint.config):
+        tensors = [checkpoint.tensor(name) for name in part.sources]
+        decoder.load(part.name, part.layer, tensors[0] if len(tensors) == 1 else np.concatenate(tensors))
+        done += len(tensors)
+        progress("load weights", done / len(checkpoint.tensor_names))
+    decoder.check_complete()
+
+
+def _parts(config: ModelConfig) -> Iterator[_Part]:
+    yield _Part("embedding", 0, (EMBEDDING,))
+    for layer in range(config.num_layers):
+        yield from _layer_parts(config, layer)
+    yield _Part("final_norm", 0, (FINAL_NORM,))
+    if not config.tie_embeddings:
+        yield _Part("lm_head", 0, (LM_HEAD,))
+
+
+def _layer_parts(config: ModelConfig, layer: int) -> Iterator[_Part]:
+    def part(name: str, *sources: str) -> _Part:
+        return _Part(name, layer, tuple(layer_prefix(layer) + source for source in sources))
+
+    qkv = [f"self_attn.{name}_proj" for name in "qkv"]
+    yield part("input_norm", "input_layernorm.weight")
+    yield part("qkv", *(f"{name}.weight" for name in qkv))
+    if config.qkv_bias:
+        yield part("qkv_bias", *(f"{name}.bias" for name in qkv))
+    if config.qk_norm:
+        yield part("q_norm", "self_attn.q_norm.weight")
+        yield part("k_norm", "self_attn.k_norm.weight")
+    yield part("out", "self_attn.o_proj.weight")
+    if config.out_bias:
+        yield part("out_bias", "self_attn.o_proj.bias")
+    yield part("post_norm", "post_attention_layernorm.weight")
+    yield part("gate_up", "mlp.gate_proj.weight", "mlp.up_proj.weight")
+    yield part("down", "mlp.down_proj.weight")
