@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import grpc.aio
@@ -19,19 +17,11 @@ from grpc_reflection.v1alpha import reflection
 from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
+from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
 from headstart.engine.handle import EngineHandle
-from headstart.errors import ConfigError
 from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
-
-MAX_RECEIVE_BYTES = 32 * 1024 * 1024
-MIN_PING_INTERVAL_S = 5.0
-"""Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
-
-MAX_STREAMS_PER_CONNECTION = 1024
-MAX_CONCURRENT_CALLS = 4096
-"""Above it gRPC answers RESOURCE_EXHAUSTED by itself."""
 
 _SERVICES = ("headstart.v1.Inference", "headstart.v1.PrefixCache", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5  # for calls that were told to end to send their last messages
@@ -53,9 +43,9 @@ class HealthServer:
 
     def __init__(self, health: PodHealth, *, host: str, port: int) -> None:
         self._servicer = HealthServicer(health.probes())
-        self._server = grpc.aio.server(options=_options())
+        self._server = grpc.aio.server(options=server_options())
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
-        self.port = _bind(self._server, host, port)
+        self.port = bind(self._server, host, port)
 
     async def start(self) -> None:
         await self._server.start()
@@ -73,13 +63,13 @@ class PodServer:
         self._pod_health = health
         self._health = HealthServicer(health.probes())
         self._server = grpc.aio.server(
-            interceptors=[StatusInterceptor()], options=_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+            interceptors=[StatusInterceptor()], options=server_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(services.inference, self._server)
         prefix_cache_pb2_grpc.add_PrefixCacheServicer_to_server(services.prefix_cache, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(_SERVICES, self._server)
-        self.port = _bind(self._server, host, port)
+        self.port = bind(self._server, host, port)
 
     async def start(self) -> None:
         await self._server.start()
@@ -112,7 +102,7 @@ async def serve_until_stopped(
     SIGTERM and SIGINT start the drain; a second one ends it at once. True after a stop that was asked for, False when
     the engine broke: the process should then exit with an error.
     """
-    with _stop_signals() as signals:
+    with stop_signals() as signals:
         await server.start()
         died = asyncio.ensure_future(engine.wait_exit())
         asked = asyncio.ensure_future(signals.get())
@@ -129,44 +119,3 @@ async def serve_until_stopped(
         await engine.close()
         await died
     return not has_broken
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[asyncio.Queue[int]]:
-    """The signals that ask the process to end, in order, for as long as this is open."""
-    event_loop = asyncio.get_running_loop()
-    received: asyncio.Queue[int] = asyncio.Queue()
-    wanted = (signal.SIGTERM, signal.SIGINT)
-    for number in wanted:
-        event_loop.add_signal_handler(number, received.put_nowait, number)
-    try:
-        yield received
-    finally:
-        for number in wanted:
-            event_loop.remove_signal_handler(number)
-
-
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """The bound port. Raises ConfigError when the address is taken or is none."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise ConfigError(f"cannot listen on {address}: the port is taken or the address is not this machine's")
-    return bound
-
-
-def _options() -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
-        ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
-        ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_S * 1000)),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A half-open connection is noticed within a minute, so its streams do not stay for ever.
-        ("grpc.keepalive_time_ms", 40_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        # Two servers on one port would share its connections at random; a taken port must fail instead.
-        ("grpc.so_reuseport", 0),
-    ]

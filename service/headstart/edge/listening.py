@@ -1,0 +1,61 @@
+"""What every gRPC server of ours does alike: its limits, how it takes a port, how signals end it. Holds no state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import grpc.aio
+
+from headstart.errors import ConfigError
+
+MAX_RECEIVE_BYTES = 32 * 1024 * 1024
+MIN_PING_INTERVAL_S = 5.0
+"""Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
+
+MAX_STREAMS_PER_CONNECTION = 1024
+MAX_CONCURRENT_CALLS = 4096
+"""Above it gRPC answers RESOURCE_EXHAUSTED by itself."""
+
+
+def server_options() -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_S * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A half-open connection is noticed within a minute, so its streams do not stay for ever.
+        ("grpc.keepalive_time_ms", 40_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # Two servers on one port would share its connections at random; a taken port must fail instead.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """The bound port. Raises ConfigError when the address is taken or is none."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise ConfigError(f"cannot listen on {address}: the port is taken or the address is not this machine's")
+    return bound
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[asyncio.Queue[int]]:
+    """The signals that ask the process to end, in order, for as long as this is open."""
+    event_loop = asyncio.get_running_loop()
+    received: asyncio.Queue[int] = asyncio.Queue()
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    for number in wanted:
+        event_loop.add_signal_handler(number, received.put_nowait, number)
+    try:
+        yield received
+    finally:
+        for number in wanted:
+            event_loop.remove_signal_handler(number)
