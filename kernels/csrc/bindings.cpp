@@ -7,9 +7,13 @@
 
 #include <optional>
 #include <nanobind/stl/optional.h>
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
+#include "decoder.h"
+#include "attention.h"
 #include "gemm.h"
 #include "isa.h"
 #include "kernel_table.h"
@@ -120,10 +124,233 @@ void bind_gemm(nb::module_& m) {
   m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(), "isa"_a = "");
 }
 
+// ---- the whole decoder
+
+DecoderConfig decoder_config(const nb::dict& sizes) {
+  const auto size = [&](const char* name) { return nb::cast<int64_t>(sizes[name]); };
+  DecoderConfig config{};
+  config.hidden_size = size("hidden_size");
+  config.intermediate_size = size("intermediate_size");
+  config.num_layers = size("num_layers");
+  config.num_heads = size("num_heads");
+  config.num_kv_heads = size("num_kv_heads");
+  config.head_dim = size("head_dim");
+  config.vocab_size = size("vocab_size");
+  config.num_pages = size("num_pages");
+  config.page_size = size("page_size");
+  return config;
+}
+
+void init_decoder(Decoder* self, const nb::dict& sizes, float rms_norm_eps, bool is_bf16, Matrix<const float> cos,
+                  Matrix<const float> sin, int num_threads, const std::string& isa) {
+  DecoderConfig config = decoder_config(sizes);
+  config.max_positions = static_cast<int64_t>(cos.shape(0));
+  config.rms_norm_eps = rms_norm_eps;
+  config.is_bf16 = is_bf16;
+  const auto half = static_cast<size_t>(config.head_dim / 2);
+  require(cos.shape(1) == half, "cos: must have head_dim / 2 columns");
+  require(sin.shape(0) == cos.shape(0) && sin.shape(1) == half, "sin: must have the shape of cos");
+  new (self) Decoder(config, table_of(isa), cos.data(), sin.data(), num_threads);
+}
+
+using Ints = Vector<const int32_t>;
+
+void decoder_step(Decoder& decoder, Ints token_ids, Ints positions, Vector<const int64_t> slots, Ints qo_indptr,
+                  Ints kv_indptr, Ints kv_indices, Ints seq_lens, Ints logit_rows, Matrix<float> logits) {
+  const size_t tokens = positions.shape(0), rows = seq_lens.shape(0);
+  require(token_ids.shape(0) == tokens, "token_ids: " + std::to_string(token_ids.shape(0)) +
+                                            " tokens, the metadata has " + std::to_string(tokens));
+  require(slots.shape(0) == tokens, "slots: must have one entry a token");
+  require(qo_indptr.shape(0) == rows + 1, "qo_indptr: must have " + std::to_string(rows + 1) + " entries");
+  require(kv_indptr.shape(0) == rows + 1, "kv_indptr: must have " + std::to_string(rows + 1) + " entries");
+  require(logits.shape(0) == logit_rows.shape(0), "logits: must have one row for each of logit_rows");
+  require(static_cast<int64_t>(logits.shape(1)) == decoder.config().vocab_size, "logits: must have vocab_size columns");
+  Step step{};
+  step.token_ids = token_ids.data();
+  step.positions = positions.data();
+  step.slots = slots.data();
+  step.num_tokens = static_cast<int64_t>(tokens);
+  step.qo_indptr = qo_indptr.data();
+  step.kv_indptr = kv_indptr.data();
+  step.kv_indices = kv_indices.data();
+  step.seq_lens = seq_lens.data();
+  step.num_rows = static_cast<int64_t>(rows);
+  step.num_indices = static_cast<int64_t>(kv_indices.shape(0));
+  step.logit_rows = logit_rows.data();
+  step.num_logits = static_cast<int64_t>(logit_rows.shape(0));
+  nb::gil_scoped_release release;
+  check_step(step, decoder.limits());
+  decoder.step(step, logits.data());
+}
+
+// A view: it keeps the decoder alive.
+nb::object kv_layer(nb::handle self, int64_t layer) {
+  const Decoder& decoder = nb::cast<const Decoder&>(self);
+  const DecoderConfig& config = decoder.config();
+  require(layer >= 0 && layer < config.num_layers, "layer: must lie in [0, num_layers)");
+  const size_t shape[] = {static_cast<size_t>(config.num_pages), 2, static_cast<size_t>(config.page_size),
+                          static_cast<size_t>(config.num_kv_heads), static_cast<size_t>(config.head_dim)};
+  const nb::dlpack::dtype dtype = config.is_bf16 ? nb::dtype<uint16_t>() : nb::dtype<float>();
+  return nb::cast(nb::ndarray<nb::numpy>(decoder.kv_layer(layer), 5, shape, self, nullptr, dtype));
+}
+
+void bind_decoder(nb::module_& m) {
+  nb::class_<Decoder>(m, "Decoder")
+      .def("__init__", &init_decoder, "sizes"_a, "rms_norm_eps"_a, "is_bf16"_a, "cos"_a, "sin"_a, "num_threads"_a = 0,
+           "isa"_a = "")
+      .def_prop_ro("num_threads", &Decoder::num_threads)
+      .def("load", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const float> values) {
+        self.load(name, layer, values.data(), values.shape(0), values.shape(1));
+      }, "name"_a, "layer"_a, "values"_a)
+      .def("load", [](Decoder& self, const std::string& name, int64_t layer, Vector<const float> values) {
+        self.load(name, layer, values.data(), values.shape(0), 1);
+      }, "name"_a, "layer"_a, "values"_a)
+      .def("check_complete", &Decoder::check_complete)
+      .def("kv_layer", &kv_layer, "layer"_a)
+      .def("step", &decoder_step, nb::kw_only(), "token_ids"_a, "positions"_a, "slots"_a, "qo_indptr"_a,
+           "kv_indptr"_a, "kv_indices"_a, "seq_lens"_a, "logit_rows"_a, "logits"_a);
+}
+
+// ---- attention and what is done to one row; bf16 arrays are uint16
+
+template <typename T>
+using Storage = nb::ndarray<T, nb::numpy, nb::ndim<5>, nb::c_contig, nb::device::cpu>;
+using IntVector = Vector<const int32_t>;
+
+// A plan with the page table that it points into.
+struct OwnedPlan {
+  std::vector<int32_t> kv_indices;
+  AttentionPlan plan;
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t page_size = 0;
+  int64_t num_pages = 0;  // pages that the storage must have
+};
+
+// The arrays must be valid: headstart_kernels.metadata.validate_metadata.
+OwnedPlan make_plan(IntVector qo_indptr, IntVector kv_indptr, IntVector kv_indices, IntVector seq_lens,
+                    int64_t page_size, const PlanShape& shape) {
+  OwnedPlan owned;
+  const int64_t rows = static_cast<int64_t>(seq_lens.size());
+  require(static_cast<int64_t>(qo_indptr.size()) == rows + 1, "qo_indptr: must have one entry more than seq_lens");
+  require(static_cast<int64_t>(kv_indptr.size()) == rows + 1, "kv_indptr: must have one entry more than seq_lens");
+  owned.kv_indices.assign(kv_indices.data(), kv_indices.data() + kv_indices.size());
+  const PageTable table = {qo_indptr.data(), kv_indptr.data(), owned.kv_indices.data(), seq_lens.data(), rows, page_size};
+  check_page_table(table, static_cast<int64_t>(kv_indices.size()));
+  owned.plan = plan_attention(table, shape);
+  owned.num_tokens = qo_indptr.data()[rows];
+  owned.num_heads = shape.num_heads;
+  owned.num_kv_heads = shape.num_kv_heads;
+  owned.page_size = page_size;
+  for (const int32_t page : owned.kv_indices) owned.num_pages = std::max<int64_t>(owned.num_pages, page + 1);
+  return owned;
+}
+
+template <typename Kv>
+KvLayer kv_layer_of(Storage<Kv>& kv) {
+  require(kv.shape(1) == 2, "kv: must be [pages, 2, page_size, kv_heads, head_dim]");
+  return {kv.data(), sizeof(Kv) == 2, static_cast<int64_t>(kv.shape(2)), static_cast<int64_t>(kv.shape(3)),
+          static_cast<int64_t>(kv.shape(4))};
+}
+
+template <typename Kv, typename Out>
+void call_attention(ThreadPool& pool, const OwnedPlan& owned, Matrix<const float> q, Storage<Kv> kv, Matrix<Out> out,
+                    float scale, const std::string& isa) {
+  const KvLayer layer = kv_layer_of(kv);
+  const int64_t width = owned.num_heads * layer.head_dim;
+  require(static_cast<int64_t>(kv.shape(0)) >= owned.num_pages, "kv: has fewer pages than the page table names");
+  require(layer.page_size == owned.page_size, "kv: must have the page size of the plan");
+  require(layer.num_kv_heads == owned.num_kv_heads, "kv: must have the K/V heads of the plan");
+  for (const auto& [name, rows, columns] : {std::tuple("q", q.shape(0), q.shape(1)),
+                                            std::tuple("out", out.shape(0), out.shape(1))}) {
+    require(static_cast<int64_t>(rows) == owned.num_tokens && static_cast<int64_t>(columns) == width,
+            std::string(name) + ": must be [tokens, heads * head_dim]");
+  }
+  const KernelTable& table = table_of(isa);
+  const AttentionCall call = {q.data(), width, layer, owned.num_heads, scale, out.data(), width, sizeof(Out) == 2};
+  AttentionScratch scratch;
+  nb::gil_scoped_release release;
+  attend(pool, table, owned.plan, scratch, call);
+}
+
+template <typename Kv>
+void call_write_kv(Storage<Kv> kv, Matrix<const float> k, Matrix<const float> v, Vector<const int64_t> slots,
+                   const std::string& isa) {
+  const KvLayer layer = kv_layer_of(kv);
+  const size_t width = static_cast<size_t>(layer.num_kv_heads * layer.head_dim);
+  require(k.shape(0) == slots.size() && k.shape(1) == width, "k: must be [tokens, kv_heads * head_dim]");
+  require(v.shape(0) == slots.size() && v.shape(1) == width, "v: must be [tokens, kv_heads * head_dim]");
+  const KernelTable& table = table_of(isa);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const int64_t slot = slots.data()[i];
+    require(slot >= -1 && slot < static_cast<int64_t>(kv.shape(0)) * layer.page_size, "slots: outside of the storage");
+    table.write_kv(layer, k.data() + i * width, v.data() + i * width, slot);
+  }
+}
+
+template <typename Out>
+void call_rms_norm(Matrix<const float> x, Vector<const float> weight, float eps, Matrix<Out> out,
+                   const std::string& isa) {
+  require(weight.size() == x.shape(1), "weight: must have one entry a column of x");
+  require(out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1), "out: must have the shape of x");
+  const int64_t count = static_cast<int64_t>(x.shape(1));
+  for (size_t i = 0; i < x.shape(0); ++i) {
+    table_of(isa).rms_norm(x.data() + i * count, weight.data(), eps, count, out.data() + i * count, sizeof(Out) == 2);
+  }
+}
+
+template <typename Out>
+void call_silu_mul(Vector<const float> gate, Vector<const float> up, Vector<Out> out, const std::string& isa) {
+  require(up.size() == gate.size(), "up: must be as long as gate");
+  require(out.size() == gate.size(), "out: must be as long as gate");
+  table_of(isa).silu_mul(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(), sizeof(Out) == 2);
+}
+
+void call_rotate(Matrix<float> x, Vector<const float> cos, Vector<const float> sin, const std::string& isa) {
+  require(x.shape(1) == 2 * cos.size(), "cos: must have half as many entries as x has columns");
+  require(sin.size() == cos.size(), "sin: must be as long as cos");
+  table_of(isa).rotate(x.data(), cos.data(), sin.data(), static_cast<int64_t>(x.shape(0)),
+                       static_cast<int64_t>(x.shape(1)));
+}
+
+void bind_attention(nb::module_& m) {
+  nb::class_<OwnedPlan>(m, "AttentionPlan")
+      .def_prop_ro("num_units", [](const OwnedPlan& owned) { return owned.plan.units.size(); })
+      .def_prop_ro("num_stages", [](const OwnedPlan& owned) { return owned.plan.stage_ends.size(); })
+      .def_prop_ro("num_tile_reads", [](const OwnedPlan& owned) { return count_tile_reads(owned.plan); });
+  m.def("plan_attention", [](IntVector qo_indptr, IntVector kv_indptr, IntVector kv_indices, IntVector seq_lens,
+                             int64_t page_size, int64_t num_heads, int64_t num_kv_heads, int64_t num_threads,
+                             bool shares_prefixes) {
+    const PlanShape shape = {num_heads, num_kv_heads, num_threads, shares_prefixes};
+    return make_plan(qo_indptr, kv_indptr, kv_indices, seq_lens, page_size, shape);
+  }, "qo_indptr"_a, "kv_indptr"_a, "kv_indices"_a, "seq_lens"_a, "page_size"_a, "num_heads"_a, "num_kv_heads"_a,
+        "num_threads"_a, "shares_prefixes"_a = true);
+  const auto def_attention = [&m](auto function) {
+    m.def("attention", function, "pool"_a, "plan"_a, "q"_a, "kv"_a, "out"_a, "scale"_a, "isa"_a = "");
+  };
+  def_attention(&call_attention<float, float>);
+  def_attention(&call_attention<uint16_t, float>);
+  def_attention(&call_attention<uint16_t, uint16_t>);
+  m.def("write_kv", &call_write_kv<float>, "kv"_a, "k"_a, "v"_a, "slots"_a, "isa"_a = "");
+  m.def("write_kv", &call_write_kv<uint16_t>, "kv"_a, "k"_a, "v"_a, "slots"_a, "isa"_a = "");
+  m.def("rms_norm", &call_rms_norm<float>, "x"_a, "weight"_a, "eps"_a, "out"_a, "isa"_a = "");
+  m.def("rms_norm", &call_rms_norm<uint16_t>, "x"_a, "weight"_a, "eps"_a, "out"_a, "isa"_a = "");
+  m.def("silu_mul", &call_silu_mul<float>, "gate"_a, "up"_a, "out"_a, "isa"_a = "");
+  m.def("silu_mul", &call_silu_mul<uint16_t>, "gate"_a, "up"_a, "out"_a, "isa"_a = "");
+  m.def("rotate", &call_rotate, "x"_a, "cos"_a, "sin"_a, "isa"_a = "");
+  m.def("argmax", [](Vector<const float> x, const std::string& isa) {
+    require(x.size() > 0, "x: must not be empty");
+    return table_of(isa).argmax(x.data(), static_cast<int64_t>(x.size()));
+  }, "x"_a, "isa"_a = "");
+}
+
 }  // namespace
 }  // namespace headstart
 
 NB_MODULE(_native, m) {
   headstart::bind_machine(m);
   headstart::bind_gemm(m);
+  headstart::bind_attention(m);
+  headstart::bind_decoder(m);
 }

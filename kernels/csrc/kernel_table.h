@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "attention.h"
 #include "gemm.h"
 #include "isa.h"
 
@@ -19,6 +20,22 @@ struct KernelTable {
   int64_t gemm_tile_groups;
   void (*gemm)(const GemmCall& call, GemmRange range);
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
+
+  // One unit of a plan for one K/V head; the output of a span's tokens from the states that units left.
+  void (*attend_unit)(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans, int64_t kv_head,
+                      AttentionBuffers buffers);
+  void (*merge_states)(const AttentionCall& call, const QuerySpan& span, int64_t kv_head, AttentionBuffers buffers);
+  // K and V of one token, [num_kv_heads * head_dim], to page * page_size + offset; slot -1: nothing is written.
+  void (*write_kv)(const KvLayer& kv, const float* k, const float* v, int64_t slot);
+
+  // All of one row. `out` is bf16 or float32.
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t count, void* out, bool is_out_bf16);
+  void (*add_row)(float* residual, const float* x, int64_t count);  // residual += x
+  // Turns num_heads heads of one token in place; cos and sin are the position's lines, [head_dim / 2].
+  void (*rotate)(float* x, const float* cos, const float* sin, int64_t num_heads, int64_t head_dim);
+  void (*silu_mul)(const float* gate, const float* up, int64_t count, void* out, bool is_out_bf16);
+  // The lowest index of the largest value, or of the first NaN; count >= 1.
+  int64_t (*argmax)(const float* x, int64_t count);
 };
 
 // The table of active_isa(). Throws what active_isa throws.

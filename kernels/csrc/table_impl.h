@@ -1,8 +1,14 @@
 // The one place where an instruction set's kernels go into its table.
 #pragma once
 
+#include "activation_impl.h"
+#include "argmax_impl.h"
+#include "attention_impl.h"
 #include "gemm_impl.h"
 #include "kernel_table.h"
+#include "kv_write_impl.h"
+#include "norm_impl.h"
+#include "rope_impl.h"
 
 namespace headstart {
 namespace HEADSTART_ISA_NAMESPACE {
@@ -14,6 +20,14 @@ static constexpr KernelTable make_table(Isa isa) {
   table.gemm_tile_groups = kTileGroups;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
+  table.attend_unit = attend_unit;
+  table.merge_states = merge_states;
+  table.write_kv = write_kv;
+  table.rms_norm = rms_norm;
+  table.add_row = add_row;
+  table.rotate = rotate;
+  table.silu_mul = silu_mul;
+  table.argmax = argmax;
   return table;
 }
 

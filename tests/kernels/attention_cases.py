@@ -1,4 +1,7 @@
-"""Ragged batches for the attention contract, and the dense float64 answer. Torch only at the edges: a case is numpy."""
+"""Ragged batches for the attention contract, the dense float64 answer, and a call of the native kernels.
+
+Torch only at the edges: a case is numpy.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from headstart_kernels.metadata import AttentionMetadata, build_metadata
+from headstart_kernels import _native
+from headstart_kernels.metadata import AttentionMetadata, build_metadata, validate_metadata
 
 
 @dataclass(frozen=True)
@@ -94,3 +98,45 @@ def step_inputs(rows: list[Row], sequences: list[Any]) -> tuple[torch.Tensor, ..
     spans = [slice(row.start, row.start + row.num_tokens) for row in rows]
     parts = [[sequence[i][span] for sequence, span in zip(sequences, spans, strict=True)] for i in range(3)]
     return tuple(torch.from_numpy(np.concatenate(part)) for part in parts)
+
+
+@dataclass(frozen=True)
+class NativeAttention:
+    """The native kernels of one instruction set, called as a backend of the contract."""
+
+    isa: str
+    num_threads: int = 2
+    shares_prefixes: bool = True
+
+    def plan(self, metadata: AttentionMetadata, num_heads: int, num_kv_heads: int) -> Any:
+        return _native.plan_attention(
+            metadata.qo_indptr,
+            metadata.kv_indptr,
+            metadata.kv_indices,
+            metadata.seq_lens,
+            metadata.page_size,
+            num_heads,
+            num_kv_heads,
+            self.num_threads,
+            self.shares_prefixes,
+        )
+
+    def __call__(self, rows: list[Row], sequences: list[Any], storage: torch.Tensor) -> torch.Tensor:
+        """Write this step's K/V, then attend."""
+        metadata = make_metadata(rows, storage.shape[2])
+        validate_metadata(metadata, len(storage))
+        q, k, v = (x.numpy().reshape(len(x), -1) for x in step_inputs(rows, sequences))
+        kv, out = as_numpy(storage), np.empty(q.shape, np.float32)
+        _native.write_kv(kv, k, v, metadata.slots, self.isa)
+        if storage.dtype == torch.bfloat16:
+            out = np.empty(q.shape, np.uint16)
+        plan = self.plan(metadata, q.shape[1] // storage.shape[4], storage.shape[3])
+        pool = _native.ThreadPool(self.num_threads)
+        _native.attention(pool, plan, q, kv, out, storage.shape[4] ** -0.5, self.isa)
+        result = torch.from_numpy(out.view(np.int16) if out.dtype == np.uint16 else out)
+        return result.view(storage.dtype).view(len(q), -1, storage.shape[4])
+
+
+def as_numpy(storage: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The same memory; bfloat16 as uint16."""
+    return storage.view(torch.int16).numpy().view(np.uint16) if storage.dtype == torch.bfloat16 else storage.numpy()

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from headstart_kernels import _native
 from headstart_kernels.metadata import validate_metadata
 from headstart_kernels.reference import MAX_PAIRS, TILE_KEYS, paged_attention, write_kv
 from kernels.attention_cases import (
     Heads,
+    NativeAttention,
     Row,
     dense_attention,
     fill_storage,
@@ -34,7 +36,8 @@ def reference(rows: list[Row], sequences: list[Any], storage: torch.Tensor) -> t
     return paged_attention(q.to(storage.dtype), storage, metadata, q.shape[-1] ** -0.5)
 
 
-BACKENDS = {"reference": reference}
+BACKENDS: dict[str, Backend] = {"reference": reference}
+BACKENDS |= {f"native-{isa}": NativeAttention(isa) for isa in _native.available_isas()}
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -193,6 +196,27 @@ def test_bfloat16_storage_stays_near_the_dense_answer(attend: Backend) -> None:
     out = attend(rows, sequences, storage)
     assert out.dtype == torch.bfloat16
     np.testing.assert_allclose(out.float().numpy(), expected_output(rows, sequences), atol=3e-2, rtol=0)
+
+
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_a_native_step_on_one_thread_gives_the_bits_of_two(isa: str) -> None:
+    rng = np.random.default_rng(10)
+    lengths = [(700, 1), (0, 300), (520, 40), (63, 1)]
+    rows = lay_out(lengths, 16, 200, rng)
+    sequences = [random_sequence(start + count, Heads(), rng) for start, count in lengths]
+    outputs = [
+        NativeAttention(isa, threads)(rows, sequences, fill_storage(rows, sequences, 16, 200)) for threads in (1, 2, 5)
+    ]
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+def test_an_empty_native_batch_gives_an_empty_result() -> None:
+    out = np.empty((0, 384), np.float32)
+    plan = NativeAttention("scalar").plan(make_metadata([], 16), 6, 2)
+    kv = np.zeros((4, 2, 16, 2, 64), np.float32)
+    _native.attention(_native.ThreadPool(1), plan, out, kv, out.copy(), 0.125, "scalar")
+    assert plan.num_units == 0
 
 
 def test_an_empty_batch_gives_an_empty_result() -> None:

@@ -1,0 +1,289 @@
+// One unit of an attention plan for one K/V head, and the folding of states that units left.
+//
+// A query row is one token and one of the heads that share the K/V head. Its state is, as state_floats says: the sum of
+// weights times values, kStateLanes partial sums of the weights, and the largest score so far ("peak"), all in base 2.
+#pragma once
+
+#include "attention_pack_impl.h"
+
+namespace headstart {
+namespace HEADSTART_ISA_NAMESPACE {
+
+static constexpr float kInfinity = __builtin_inff();
+static constexpr float kLog2E = 1.44269504088896341f;
+
+struct QueryPlace {
+  int64_t token;
+  int64_t position;
+  int64_t state;  // of the token's first chunk; unused in a whole unit
+};
+static_assert(sizeof(QueryPlace) <= kPlaceFloats * sizeof(float), "thread_layout has too little room");
+
+// What the steps below share: one unit, one K/V head, one thread's memory.
+struct Work {
+  const AttentionCall* call;
+  const AttentionUnit* unit;
+  int64_t kv_head, group, num_queries, block_size, width, depth, state_size;
+  float *queries, *keys, *values, *scores, *weights, *states, *totals, *kept;
+  QueryPlace* places;
+
+  float* state_of(float* all, int64_t query) const { return all + query * state_size; }
+  float* sums_of(float* state) const { return state + width; }
+  float* peak_of(float* state) const { return state + width + kStateLanes; }
+  int64_t head_of(int64_t query) const { return kv_head * group + query % group; }
+  float* kept_state(int64_t query, int64_t chunk) const {
+    return kept + ((places[query].state + chunk) * call->num_heads + head_of(query)) * state_size;
+  }
+};
+
+static Work set_up(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, AttentionBuffers buffers) {
+  Work work{};
+  const int64_t head_dim = call.kv.head_dim;
+  work.call = &call;
+  work.unit = &unit;
+  work.kv_head = kv_head;
+  work.group = call.num_heads / call.kv.num_kv_heads;
+  work.num_queries = unit.num_tokens * work.group;
+  // Blocks of nearly the same size: a block of one query keeps too few sums in flight.
+  const int64_t num_blocks = (work.num_queries + kBlockQueries - 1) / kBlockQueries;
+  work.block_size = (work.num_queries + num_blocks - 1) / num_blocks;
+  work.width = padded_head_dim(head_dim);
+  work.state_size = state_floats(head_dim);
+  const ThreadLayout layout = thread_layout(work.num_queries, head_dim);
+  work.queries = buffers.thread + layout.queries;
+  work.keys = buffers.thread + layout.keys;
+  work.values = buffers.thread + layout.values;
+  work.scores = buffers.thread + layout.scores;
+  work.weights = buffers.thread + layout.weights;
+  work.states = buffers.thread + layout.states;
+  work.totals = buffers.thread + layout.totals;
+  work.places = reinterpret_cast<QueryPlace*>(buffers.thread + layout.places);
+  work.kept = buffers.states;
+  return work;
+}
+
+static void find_places(const Work& work, const QuerySpan* spans) {
+  QueryPlace* place = work.places;
+  for (int64_t s = work.unit->span_begin; s < work.unit->span_end; ++s) {
+    for (int64_t i = 0; i < spans[s].count; ++i) {
+      for (int64_t g = 0; g < work.group; ++g, ++place) {
+        *place = {spans[s].token + i, spans[s].position + i, spans[s].state + i * spans[s].num_chunks};
+      }
+    }
+  }
+}
+
+// Queries times scale and log2(e), block by block as `score_rows` reads them.
+template <class Math>
+static void pack_queries(const Work& work) {
+  const int64_t head_dim = work.call->kv.head_dim;
+  const float scale = work.call->scale * kLog2E;
+  for (int64_t query = 0; query < work.num_queries; ++query) {
+    const float* from = work.call->q + work.places[query].token * work.call->ldq + work.head_of(query) * head_dim;
+    float* to = work.queries + query / work.block_size * work.depth * kBlockQueries + query % work.block_size;
+    for (int64_t k = 0; k < work.depth; ++k) {
+      float scaled[Math::kPerElement];
+      for (int64_t i = 0; i < Math::kPerElement; ++i) scaled[i] = from[k * Math::kPerElement + i] * scale;
+      Math::write_element(to + k * kBlockQueries, scaled);
+    }
+  }
+}
+
+// Hides keys after the query: `visible` of the tile's keys come first and stay. Selected, never multiplied.
+static void hide_keys(float* scores, int64_t visible) {
+  alignas(64) static const struct Bounds {
+    float values[2 * kTileKeys];
+    constexpr Bounds() : values() {
+      for (int64_t i = 0; i < 2 * kTileKeys; ++i) values[i] = i < kTileKeys ? kInfinity : -kInfinity;
+    }
+  } bounds;
+  const float* bound = bounds.values + kTileKeys - visible;
+  for (int64_t key = 0; key < kTileKeys; key += kLanes) {
+    store(scores + key, min(load(scores + key), load(bound + key)));
+  }
+}
+
+static inline float largest_score(const float* scores) {
+  vf largest = load(scores);
+  for (int64_t key = kLanes; key < kTileKeys; key += kLanes) largest = max(largest, load(scores + key));
+  return reduce_max(largest);
+}
+
+// scores -> weights 2^(score - peak), and what the state so far must be multiplied with.
+template <class Math>
+static void weigh(const Work& work, int64_t first, int64_t num_rows, int64_t tile, float* rescale) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    float* scores = work.scores + row * kTileKeys;
+    float* state = work.state_of(work.states, first + row);
+    const int64_t visible = work.places[first + row].position - tile * kTileKeys + 1;
+    if (visible < kTileKeys) hide_keys(scores, greater(0, visible));
+    float* peak = work.peak_of(state);
+    const float tile_peak = largest_score(scores);
+    const float before = *peak;
+    *peak = tile_peak > before ? tile_peak : before;
+    // A row that sees no key yet has no peak: any finite one makes all its weights zero.
+    const float base = *peak == -kInfinity ? 0.0f : *peak;
+    const vf factor = exp2_of_negative(set1(before - base));
+    for (int64_t key = 0; key < kTileKeys; key += kLanes) {
+      store(scores + key, exp2_of_negative(sub(load(scores + key), set1(base))));
+    }
+    Math::finish_weights(work.weights + row * kTileKeys, scores, work.sums_of(state), factor);
+    float lanes[kLanes];
+    store(lanes, factor);
+    rescale[row] = lanes[0];
+  }
+}
+
+static inline int64_t latest_position(const Work& work, int64_t first, int64_t num_rows) {
+  int64_t latest = work.places[first].position;
+  for (int64_t row = 1; row < num_rows; ++row) latest = greater(latest, work.places[first + row].position);
+  return latest;
+}
+
+// `visible` keys of the tile come before all that is hidden from every row.
+template <class Math, int kRows>
+static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t visible) {
+  const float* queries = work.queries + first / work.block_size * work.depth * kBlockQueries;
+  score_rows<Math, kRows>(queries, work.keys, work.depth, work.scores);
+  float rescale[kRows];
+  weigh<Math>(work, first, kRows, tile, rescale);
+  const int64_t depth = (visible + Math::kPerElement - 1) / Math::kPerElement;
+  add_values<Math, kRows>(work.weights, work.values, work.width, depth, work.state_of(work.states, first),
+                          work.state_size, rescale);
+}
+
+template <class Math>
+static void attend_tile(const Work& work, int64_t tile) {
+  for (int64_t first = 0; first < work.num_queries; first += work.block_size) {
+    const int64_t num_rows = lesser(work.block_size, work.num_queries - first);
+    const int64_t visible = lesser(kTileKeys, latest_position(work, first, num_rows) - tile * kTileKeys + 1);
+    if (visible <= 0) continue;
+    switch (num_rows) {
+      case 1: attend_rows<Math, 1>(work, first, tile, visible); break;
+      case 2: attend_rows<Math, 2>(work, first, tile, visible); break;
+      case 3: attend_rows<Math, 3>(work, first, tile, visible); break;
+      case 4: attend_rows<Math, 4>(work, first, tile, visible); break;
+      case 5: attend_rows<Math, 5>(work, first, tile, visible); break;
+      default: attend_rows<Math, 6>(work, first, tile, visible); break;
+    }
+  }
+}
+
+static void clear_state(const Work& work, float* state) {
+  for (int64_t i = 0; i < work.state_size; i += kLanes) store(state + i, zero());
+  *work.peak_of(state) = -kInfinity;
+}
+
+static void copy_state(const Work& work, float* to, const float* from) {
+  for (int64_t i = 0; i < work.state_size; i += kLanes) store(to + i, load(from + i));
+}
+
+// total = total and then state, in base 2 with the larger of the two peaks.
+static void fold_state(const Work& work, float* total, const float* state) {
+  const float mine = *(total + work.width + kStateLanes), other = *(state + work.width + kStateLanes);
+  const float peak = other > mine ? other : mine;
+  const vf keep = exp2_of_negative(set1(mine - peak)), take = exp2_of_negative(set1(other - peak));
+  for (int64_t i = 0; i < work.width + kStateLanes; i += kLanes) {
+    store(total + i, fma(load(state + i), take, mul(load(total + i), keep)));
+  }
+  *work.peak_of(total) = peak;
+}
+
+// The weighted mean of the values. Adding zero makes -0 and 0 one: which of them it was may depend on hidden keys.
+static void write_output(const Work& work, int64_t query, const float* total) {
+  const int64_t head_dim = work.call->kv.head_dim;
+  const float* sums = total + work.width;
+  vf sum = load(sums);
+  for (int64_t i = kLanes; i < kStateLanes; i += kLanes) sum = add(sum, load(sums + i));
+  const vf inverse = set1(1.0f / reduce_add(sum));
+  const int64_t place = work.places[query].token * work.call->ldo + work.head_of(query) * head_dim;
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const int64_t count = lesser(kLanes, head_dim - d);
+    const vf value = add(mul(load(total + d), inverse), zero());
+    if (work.call->is_out_bf16) {
+      store_bf16_partial(static_cast<uint16_t*>(work.call->out) + place + d, value, count);
+    } else {
+      store_partial(static_cast<float*>(work.call->out) + place + d, value, count);
+    }
+  }
+}
+
+// After the last of the unit's tiles in a chunk: a whole unit folds, others leave the state for who comes next.
+static void finish_chunk(const Work& work, int64_t chunk) {
+  for (int64_t query = 0; query < work.num_queries; ++query) {
+    float* state = work.state_of(work.states, query);
+    float* total = work.state_of(work.totals, query);
+    if (work.places[query].position < chunk * kChunkKeys) continue;
+    if (!work.unit->is_whole) {
+      copy_state(work, work.kept_state(query, chunk), state);
+    } else if (chunk == 0) {
+      copy_state(work, total, state);
+    } else {
+      fold_state(work, total, state);
+    }
+  }
+}
+
+static void begin_chunk(const Work& work, int64_t chunk, bool is_begun) {
+  for (int64_t query = 0; query < work.num_queries; ++query) {
+    float* state = work.state_of(work.states, query);
+    if (is_begun && work.places[query].position >= chunk * kChunkKeys) {
+      copy_state(work, state, work.kept_state(query, chunk));
+    } else {
+      clear_state(work, state);
+    }
+  }
+}
+
+template <class Kv>
+static void attend_unit_as(Work work, const QuerySpan* spans) {
+  const AttentionUnit& unit = *work.unit;
+  const KvLayer& kv = work.call->kv;
+  work.depth = kv.head_dim / Kv::Math::kPerElement;
+  find_places(work, spans);
+  pack_queries<typename Kv::Math>(work);
+  for (int64_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
+    const int64_t chunk = tile / kChunkTiles;
+    const bool is_chunk_begin = tile % kChunkTiles == 0;
+    if (is_chunk_begin || tile == unit.tile_begin) begin_chunk(work, chunk, !is_chunk_begin);
+    TileRows rows;
+    find_rows(kv, unit, tile, work.kv_head, &rows);
+    pack_tile<Kv>(rows, kv.head_dim, work.width, work.keys, work.values);
+    attend_tile<typename Kv::Math>(work, tile);
+    if ((tile + 1) % kChunkTiles == 0 || tile + 1 == unit.tile_end) finish_chunk(work, chunk);
+  }
+  for (int64_t query = 0; unit.is_whole && query < work.num_queries; ++query) {
+    write_output(work, query, work.state_of(work.totals, query));
+  }
+}
+
+static void attend_unit(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans, int64_t kv_head,
+                        AttentionBuffers buffers) {
+  const Work work = set_up(call, unit, kv_head, buffers);
+  if (!call.kv.is_bf16) return attend_unit_as<FloatKv>(work, spans);
+#if defined(__AVX512BF16__)
+  attend_unit_as<PairedKv>(work, spans);
+#else
+  attend_unit_as<WidenedKv>(work, spans);
+#endif
+}
+
+// The output of a span's tokens, folded from the states of their chunks, first to last.
+static void merge_states(const AttentionCall& call, const QuerySpan& span, int64_t kv_head, AttentionBuffers buffers) {
+  AttentionUnit unit{};
+  unit.span_end = 1;
+  unit.num_tokens = span.count;
+  const Work work = set_up(call, unit, kv_head, buffers);
+  find_places(work, &span);
+  for (int64_t query = 0; query < work.num_queries; ++query) {
+    float* total = work.state_of(work.totals, query);
+    copy_state(work, total, work.kept_state(query, 0));
+    for (int64_t chunk = 1; chunk * kChunkKeys <= work.places[query].position; ++chunk) {
+      fold_state(work, total, work.kept_state(query, chunk));
+    }
+    write_output(work, query, total);
+  }
+}
+
+}  // namespace HEADSTART_ISA_NAMESPACE
+}  // namespace headstart
