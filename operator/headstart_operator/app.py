@@ -1,0 +1,169 @@
+"""Brings an operator up and takes it down: health first, then the pods, then the port for requests.
+
+The only place that knows all parts. Owner of a running operator's servers and fleet: whoever called it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from headstart.contract.proto import router_pb2_grpc
+from headstart.edge.health import HealthServicer, Probe
+from headstart.edge.interceptor import StatusInterceptor
+from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
+
+from headstart_operator.balancer import Balancer
+from headstart_operator.catalog import Catalog
+from headstart_operator.config import OperatorConfig
+from headstart_operator.fleet import Fleet, PodSource
+from headstart_operator.inference_service import SERVICE, InferenceService
+from headstart_operator.pods import StaticPods
+from headstart_operator.proxy import Proxy
+from headstart_operator.router_service import RouterServicer
+
+_SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
+_LAST_WORDS_S = 0.5
+_LEARN_INTERVAL_S = 0.25
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OperatorHealth:
+    """Ready from the first complete picture of the pods on, until it leaves. Without pods it is ready too."""
+
+    fleet: Fleet
+    is_leaving: bool = False
+
+    def probes(self) -> dict[str, Probe]:
+        return {
+            "": self._is_ready,
+            "readiness": self._is_ready,
+            "startup": lambda: self.fleet.is_ready,
+            "liveness": lambda: True,  # the event loop that answers is the one that works
+        }
+
+    def _is_ready(self) -> bool:
+        return self.fleet.is_ready and not self.is_leaving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """An operator that takes requests. The ports are those that were bound."""
+
+    fleet: Fleet
+    catalog: Catalog
+    balancer: Balancer
+    proxy: Proxy
+    health: OperatorHealth
+    server: grpc.aio.Server
+    health_server: grpc.aio.Server
+    health_servicer: HealthServicer
+    grpc_port: int
+    health_port: int
+    learning: asyncio.Task[None] = field(repr=False)
+
+    async def wait_ready(self) -> None:
+        """Until it knows its pods, or has waited long enough for them."""
+        await self.fleet.wait_ready()
+
+    async def drain(self, *, delay_s: float, timeout_s: float) -> None:
+        """Not ready from now on, requests still taken for `delay_s`, then only finished for `timeout_s`."""
+        self.health.is_leaving = True
+        await asyncio.sleep(delay_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.balancer.num_running:
+                    await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """End everything now; calls in progress end UNAVAILABLE."""
+        self.learning.cancel()
+        await asyncio.gather(self.learning, return_exceptions=True)
+        await self.balancer.close()
+        self.health_servicer.close()
+        for server in (self.server, self.health_server):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
+        await self.catalog.close()
+        await self.fleet.close()
+
+
+async def start_operator(config: OperatorConfig) -> Operator:
+    """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
+    fleet = Fleet(_source(config), fleet_secret=config.fleet_secret, policy=config.policy)
+    catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
+    balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits)
+    proxy = Proxy(fleet, balancer)
+    health = OperatorHealth(fleet)
+    health_servicer = HealthServicer(health.probes())
+    server = grpc.aio.server(
+        interceptors=[StatusInterceptor()], options=server_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+    )
+    server.add_generic_rpc_handlers((InferenceService(proxy, balancer).handler(),))
+    router_pb2_grpc.add_RouterServicer_to_server(RouterServicer(fleet, balancer), server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection(_SERVICES, server)
+    health_server = grpc.aio.server(options=server_options())
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
+    health_port = bind(health_server, config.host, config.health_port)
+    grpc_port = bind(server, config.host, config.grpc_port)
+    fleet.start()
+    await health_server.start()
+    await server.start()
+    return Operator(
+        fleet=fleet,
+        catalog=catalog,
+        balancer=balancer,
+        proxy=proxy,
+        health=health,
+        server=server,
+        health_server=health_server,
+        health_servicer=health_servicer,
+        grpc_port=grpc_port,
+        health_port=health_port,
+        learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
+    )
+
+
+async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None]) -> int:
+    """One operator until a signal has it drain; a second signal ends it at once. The exit code."""
+    operator = await start_operator(config)
+    try:
+        with stop_signals() as signals:
+            ready = asyncio.ensure_future(operator.wait_ready())
+            asked = asyncio.ensure_future(signals.get())
+            await asyncio.wait({ready, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                on_ready(operator)
+            ready.cancel()
+            await asked
+            _LOGGER.info("draining: %.0f s delay, then at most %.0f s", config.drain_delay_s, config.drain_timeout_s)
+            drained = asyncio.ensure_future(
+                operator.drain(delay_s=config.drain_delay_s, timeout_s=config.drain_timeout_s)
+            )
+            hurried = asyncio.ensure_future(signals.get())
+            await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            drained.cancel()
+            hurried.cancel()
+    finally:
+        await operator.stop()
+    return 0
+
+
+def _source(config: OperatorConfig) -> PodSource:
+    return StaticPods(config.endpoints)
+
+
+async def _keep_learning(fleet: Fleet, catalog: Catalog) -> None:
+    """Ask new pods for what requests will need, before the first request comes."""
+    while True:
+        catalog.learn(fleet.snapshot())
+        await asyncio.sleep(_LEARN_INTERVAL_S)

@@ -1,0 +1,157 @@
+"""One try of a request on one pod: its messages pass through as bytes, and only a choice's end is looked into.
+
+An end that says `cancelled` or `error` is held back: whether the client sees it is decided by the status that follows,
+for the request may go on elsewhere. Knows nothing of other tries or of how the pod was chosen. Owner of its state: the
+request's handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.completions import error_of
+from headstart.errors import HeadstartError, UnavailableError
+
+from headstart_operator.balancer import Claim
+from headstart_operator.delivery import Delivery, is_finished
+
+METHOD = "/headstart.v1.Inference/Generate"
+EPOCH_KEY = "headstart-epoch"
+
+_PASSED_TRAILERS = ("headstart-", "endpoint-load-metrics-bin")
+_ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""Statuses of a pod under which another one may do better. CANCELLED did not come from us."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+class PodFailedError(Exception):
+    """The try is over without all choices' ends. `error` is for the client if nobody else takes the request."""
+
+    def __init__(self, error: HeadstartError, *, may_move: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.may_move = may_move
+
+
+class Attempt:
+    """`muted` choices' chunks are not for the client; of those that have their end, nothing is.
+
+    `ttft_s` is set in a continuation: the first token was another pod's. The claim's request gets the claim's id.
+    """
+
+    def __init__(
+        self, claim: Claim, delivery: Delivery, *, muted: Collection[int] = (), ttft_s: float | None = None
+    ) -> None:
+        self._claim = claim
+        self._delivery = delivery
+        self._muted = muted
+        self._ttft_s = ttft_s
+        self._request = request = claim.reading.request
+        self._held: list[pb.Finished] = []
+        reports_prompt = request.echo_token_ids or request.HasField("prompt_logprobs")
+        # Reports on the prompt are kept back until choice 0 has a token, so that a client gets all or none of them.
+        self._prologue: list[bytes] | None = [] if reports_prompt else None
+        self.usage: pb.Usage | None = None
+        self.trailers: Metadata = ()
+
+    async def relay(self, *, metadata: Metadata, timeout_s: float | None) -> AsyncGenerator[bytes]:
+        """Messages for the client, which are noted as delivered. Raises PodFailedError."""
+        delivery = self._delivery
+        async for raw in self._read(metadata, timeout_s):
+            if is_finished(raw):
+                for message in self._take_finished(raw):
+                    yield message
+            elif self._muted or self._prologue is not None:
+                for message in self._take_chunk(raw):
+                    yield message
+            else:
+                delivery.add_chunk(raw)
+                yield raw
+        if delivery.unfinished:
+            raise PodFailedError(UnavailableError("the pod ended the stream too early"), may_move=True)
+
+    def held(self) -> Iterator[bytes]:
+        """The ends that were held back, for a client that gets no better ones."""
+        for finished in self._held:
+            if finished.index in self._delivery.unfinished:
+                yield self._finish(finished)
+
+    async def _read(self, metadata: Metadata, timeout_s: float | None) -> AsyncGenerator[bytes]:
+        view = self._claim.view
+        assert view.channel is not None
+        self._request.request_id = self._claim.request_id
+        open_call: Any = view.channel.unary_stream(METHOD)
+        call = open_call(
+            self._request.SerializeToString(),
+            timeout=timeout_s,
+            metadata=(*metadata, (EPOCH_KEY, view.key.epoch)),
+        )
+        watch = asyncio.create_task(_cancel_when_set(view.silence, call)) if view.silence else None
+        try:
+            async for raw in call:
+                yield raw
+            self._keep_trailers(await call.trailing_metadata())
+        except grpc.aio.AioRpcError as error:
+            self._keep_trailers(error.trailing_metadata())
+            raise PodFailedError(error_of(error), may_move=error.code() in _ELSEWHERE) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if view.silence is None or not view.silence.is_set() or (task and task.cancelling()):
+                raise
+            raise PodFailedError(UnavailableError("the pod has gone silent"), may_move=True) from None
+        finally:
+            if watch is not None:
+                watch.cancel()
+            call.cancel()
+
+    def _take_chunk(self, raw: bytes) -> Iterator[bytes]:
+        chunk = pb.GenerateResponse.FromString(raw).chunk
+        if chunk.index in self._muted:
+            return
+        if self._prologue is None:
+            self._delivery.add_chunk(raw)
+            yield raw
+            return
+        self._prologue.append(raw)
+        if chunk.index == 0 and chunk.token_ids:
+            yield from self._end_prologue()
+
+    def _take_finished(self, raw: bytes) -> Iterator[bytes]:
+        finished = pb.GenerateResponse.FromString(raw).finished
+        if finished.index not in self._delivery.unfinished:
+            return
+        if finished.finish_reason in (pb.FINISH_REASON_CANCELLED, pb.FINISH_REASON_ERROR):
+            self._held.append(finished)
+            return
+        if finished.index == 0:
+            yield from self._end_prologue()
+            self.usage = finished.usage
+        yield self._finish(finished)
+
+    def _end_prologue(self) -> Iterator[bytes]:
+        for raw in self._prologue or ():
+            self._delivery.add_chunk(raw)
+            yield raw
+        self._prologue = None
+
+    def _finish(self, finished: pb.Finished) -> bytes:
+        """A choice's end with the receipt of the route."""
+        self._delivery.add_finished(finished.index)
+        finished.route.CopyFrom(self._claim.route())
+        if self._ttft_s is not None:
+            finished.timings.ttft_s = self._ttft_s
+        return pb.GenerateResponse(finished=finished).SerializeToString()
+
+    def _keep_trailers(self, trailers: Any) -> None:
+        self.trailers = tuple((key, value) for key, value in trailers or () if key.startswith(_PASSED_TRAILERS))
+
+
+async def _cancel_when_set(silence: asyncio.Event, call: Any) -> None:
+    await silence.wait()
+    call.cancel()

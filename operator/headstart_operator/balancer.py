@@ -1,0 +1,318 @@
+"""From a request to the pod that runs it: read the prompt once, wait for a turn, claim the cheapest pod.
+
+A job holds one reading of its prompt per group of pods that serve the model: groups differ in tokenizer or hash root,
+as during a rollout, and all of them are candidates. Knows nothing of streams or of what comes back. Owner of its state
+(the ids in progress): the operator's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hash
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.validation import check_generate, check_prompt_length
+from headstart.errors import (
+    AlreadyExistsError,
+    HeadstartError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
+
+from headstart_operator.admission import Admission, Arrival
+from headstart_operator.catalog import Catalog, Entry
+from headstart_operator.fleet import Fleet
+from headstart_operator.identity import GroupKey, PodKey
+from headstart_operator.score import Query, Ranked
+from headstart_operator.view import PodView
+
+_SEED_BITS = 63
+_LONG_PROMPT_TOKENS = 16_384  # hashed in a thread: a longer one would keep the event loop for milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A prompt as one group of pods understands it. `request` has token ids, an id and a seed."""
+
+    group: GroupKey
+    entry: Entry
+    request: pb.GenerateRequest
+    query: Query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A checked request and its readings, the largest group's first."""
+
+    request_id: str
+    model: str
+    tenant: str
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A place on a pod, until it is settled. `request_id` is the pod's own: the job's and the attempt's number."""
+
+    request_id: str
+    reading: Reading
+    query: Query
+    ranked: Ranked
+    num_candidates: int
+
+    @property
+    def view(self) -> PodView:
+        return self.ranked.view
+
+    def route(self) -> pb.Route:
+        """The receipt."""
+        return route_of(self.ranked, self.num_candidates)
+
+
+def route_of(ranked: Ranked, num_candidates: int) -> pb.Route:
+    return pb.Route(
+        pod=ranked.view.name,
+        predicted_cached_tokens=ranked.predicted_cached_tokens,
+        matched_blocks=ranked.matched_blocks,
+        candidates=num_candidates,
+        queue_s=ranked.queue_s,
+        work_s=ranked.work_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How much may wait for a pod."""
+
+    max_requests: int = 4096
+    max_tokens: int = 16_000_000
+    max_requests_per_tenant: int = 4096
+
+
+class Balancer:
+    """The operator's decisions."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        catalog: Catalog,
+        *,
+        queue_limits: QueueLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._catalog = catalog
+        self._admission = Admission[Claim](
+            self._give_back,
+            max_requests=queue_limits.max_requests,
+            max_tokens=queue_limits.max_tokens,
+            max_requests_per_tenant=queue_limits.max_requests_per_tenant,
+            clock=clock,
+        )
+        self._running: set[str] = set()
+        self._known_models: set[str] = set()
+
+    @property
+    def num_waiting(self) -> int:
+        return self._admission.num_waiting
+
+    @property
+    def num_running(self) -> int:
+        """Requests in progress, those that wait included."""
+        return len(self._running)
+
+    async def read(self, request: pb.GenerateRequest) -> Job:
+        """Check and tokenize a request for every group of its model.
+
+        Raises InvalidRequestError, NotFoundError for a model that no pod serves, UnavailableError when its pods are
+        gone.
+        """
+        groups = self._groups(request.model)
+        request_id = request.request_id or secrets.token_hex(12)
+        seed = request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(_SEED_BITS)
+        readings: list[Reading] = []
+        refusal: HeadstartError | None = None
+        read: dict[str, pb.GenerateRequest] = {}
+        for group in groups:
+            try:
+                entry = await self._catalog.entry(self._views(group))
+                check_generate(request, entry.limits)
+                tokenized = read.get(group.tokenizer_fingerprint)
+                if tokenized is None:
+                    tokenized = await _tokenized(request, entry, request_id=request_id, seed=seed)
+                    read[group.tokenizer_fingerprint] = tokenized
+                readings.append(await self._reading(group, entry, tokenized))
+            except HeadstartError as error:
+                refusal = refusal or error
+        if not readings:
+            raise refusal or UnavailableError("the pods of this model are gone", retry_after_s=1.0)
+        return Job(request_id=request_id, model=groups[0].model, tenant=request.cache_salt, readings=tuple(readings))
+
+    @contextmanager
+    def running(self, job: Job) -> Iterator[None]:
+        """Hold the job's id. Raises AlreadyExistsError while another request of this id runs."""
+        if job.request_id in self._running:
+            raise AlreadyExistsError("request_id: a request of this id is running; choose another")
+        self._running.add(job.request_id)
+        try:
+            yield
+        finally:
+            self._running.discard(job.request_id)
+
+    async def admit(self, job: Job, *, deadline_s: float | None) -> Claim:
+        """The cheapest pod that has room, once it is the job's turn.
+
+        Raises UnavailableError when there are no pods or too many wait, ResourceExhaustedError for a tenant that has
+        too many waiting, DeadlineExceededError.
+        """
+        arrival = Arrival(
+            line=job.model,
+            tenant=job.tenant,
+            num_tokens=job.readings[0].query.prompt_tokens,
+            deadline_s=deadline_s,
+        )
+        return await self._admission.admit(arrival, lambda: self._claim(job.readings, f"{job.request_id}~0"))
+
+    def reclaim(
+        self, job: Job, *, attempt: int, failed: Collection[PodKey], reading: Reading | None = None
+    ) -> Claim | None:
+        """Another pod for a job whose pods `failed`, at once and whether it has room or not; None when there is none.
+
+        With a `reading`, a continuation: its group only, and the numerics of the last failed pod first.
+        """
+        readings = job.readings if reading is None else (reading,)
+        try:
+            return self._claim(readings, f"{job.request_id}~{attempt}", failed=failed, needs_room=False)
+        except UnavailableError:
+            return None
+
+    def settle(self, claim: Claim, usage: pb.Usage | None = None) -> None:
+        """Give the place back. `usage` is what the pod counted, of a request that ended well."""
+        self._fleet.settle(
+            claim.request_id,
+            claim.view,
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            cached_tokens=usage.cached_tokens if usage else 0,
+            output_tokens=usage.completion_tokens if usage else 0,
+        )
+        self._admission.wake()
+
+    async def entry(self, model: str) -> Entry:
+        """How prompts of a model are read by its largest group. Raises as `read`."""
+        return await self._catalog.entry(self._views(self._groups(model)[0]))
+
+    async def models(self) -> list[pb.Model]:
+        """What is served now, each model once."""
+        models = {group.model for group in self._fleet.groups()}
+        return [(await self.entry(model)).model for model in sorted(models)]
+
+    def explain(self, job: Job) -> list[Ranked]:
+        """All candidates for a job, the best first, whether they have room or not."""
+        return [ranked for _, ranked in self._ranked(job.readings, failed=(), needs_room=False)]
+
+    async def continued(self, reading: Reading, request: pb.GenerateRequest, numerics_id: str) -> Reading:
+        """The reading of what is left to do: the tokens that were delivered count as prompt."""
+        reading = await self._reading(reading.group, reading.entry, request)
+        return replace(reading, query=replace(reading.query, numerics_id=numerics_id))
+
+    async def close(self) -> None:
+        """Send everyone away who waits."""
+        await self._admission.close()
+
+    # ---- reading
+
+    def _groups(self, model: str) -> Sequence[GroupKey]:
+        self._known_models.update(group.model for group in self._fleet.groups())
+        groups = self._fleet.groups(model)
+        if groups and len({group.model for group in groups}) > 1:
+            raise InvalidRequestError("model", "several models are served here; name one")
+        if groups:
+            return groups
+        if not self._fleet.is_ready:
+            raise UnavailableError("the operator does not know its pods yet", retry_after_s=1.0)
+        if model and self._known_models and model not in self._known_models:
+            raise NotFoundError("model: no pod serves a model of this name")
+        raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
+
+    def _views(self, group: GroupKey) -> list[PodView]:
+        return [view for view in self._fleet.snapshot() if view.group == group]
+
+    async def _reading(self, group: GroupKey, entry: Entry, request: pb.GenerateRequest) -> Reading:
+        prompt_ids = request.token_ids.ids
+        resumed = request.resume.choices[0].token_ids if request.resume.choices else ()
+        token_ids = [*prompt_ids, *resumed] if resumed else prompt_ids
+        views = self._views(group)
+        hashes: Sequence[int] = ()
+        does_read = reads_cache(request.prompt_logprobs if request.HasField("prompt_logprobs") else None)
+        root = views[0].hash_root if views else None
+        if root is not None:
+            extras = encode_extras(cache_salt=request.cache_salt)
+            arguments = (root, token_ids, views[0].block_size, extras)
+            is_long = len(token_ids) > _LONG_PROMPT_TOKENS
+            hashes = await asyncio.to_thread(_wire_hashes, *arguments) if is_long else _wire_hashes(*arguments)
+        room = max(1, entry.limits.max_len - len(token_ids))
+        query = Query(
+            prompt_tokens=len(token_ids),
+            max_tokens=min(request.max_tokens, room) if request.HasField("max_tokens") else room,
+            hashes=hashes,
+            reads_cache=does_read,
+            tie_key=hash(request.request_id),
+        )
+        return Reading(group=group, entry=entry, request=request, query=query)
+
+    # ---- claiming
+
+    def _ranked(
+        self, readings: Sequence[Reading], *, failed: Collection[PodKey], needs_room: bool
+    ) -> list[tuple[Reading, Ranked]]:
+        ranked = [
+            (reading, each)
+            for reading in readings
+            for each in self._fleet.rank(reading.group, reading.query, excluded=failed, has_room=needs_room)
+        ]
+        if len(readings) > 1:
+            ranked.sort(key=lambda pair: pair[1].cost_s)
+        return ranked
+
+    def _claim(
+        self, readings: Sequence[Reading], request_id: str, *, failed: Collection[PodKey] = (), needs_room: bool = True
+    ) -> Claim | None:
+        """None when every candidate is full. Raises UnavailableError when there is no candidate."""
+        ranked = self._ranked(readings, failed=failed, needs_room=needs_room)
+        if not ranked:
+            groups = {reading.group for reading in readings}
+            if any(view.group in groups and view.key not in failed for view in self._fleet.snapshot()):
+                return None
+            raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
+        reading, best = ranked[0]
+        self._fleet.place(request_id, best, reading.query)
+        return Claim(
+            request_id=request_id, reading=reading, query=reading.query, ranked=best, num_candidates=len(ranked)
+        )
+
+    def _give_back(self, claim: Claim) -> None:
+        self.settle(claim)
+
+
+async def _tokenized(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> pb.GenerateRequest:
+    """The request as pods get it: token ids for a prompt, with an id and a seed of its own."""
+    field = request.WhichOneof("prompt") or "prompt"
+    token_ids = await entry.prompts.read(request)
+    check_prompt_length(field, len(token_ids), entry.limits)
+    tokenized = pb.GenerateRequest()
+    tokenized.CopyFrom(request)
+    if field != "token_ids":
+        tokenized.token_ids.ids.extend(token_ids)
+    tokenized.request_id = request_id
+    tokenized.sampling.seed = seed
+    return tokenized
+
+
+def _wire_hashes(root: bytes, token_ids: Sequence[int], block_size: int, extras: bytes) -> list[int]:
+    return [wire_hash(digest) for digest in block_hashes(root, token_ids, block_size, extras)]

@@ -1,0 +1,170 @@
+"""What the operator must know of a group of pods to check and tokenize its prompts, asked from the pods themselves.
+
+One tokenizer is kept per fingerprint, one description per pod. Knows nothing of loads, caches or requests in flight.
+Owner of its state: the operator's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.edge.limits import Limits
+from headstart.edge.prompts import PromptReader
+from headstart.errors import ModelError, UnavailableError
+from headstart.text.chat import ChatTemplate
+from headstart.text.tokenizer import Tokenizer
+
+from headstart_operator.identity import PodKey
+from headstart_operator.view import PodView
+
+_TIMEOUT_S = 20.0
+
+# What only a pod's settings bound is left to the pod: it refuses in the same words.
+_MAX_N = 128
+_MAX_LOGPROBS = 1000
+_MAX_STOP_STRINGS = 1024
+
+MAX_REQUEST_ID_BYTES = 120
+"""Shorter than a pod's own bound, because attempts are numbered behind it."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """How prompts of one group are read. `eos_token_ids` end a choice unless it ignores them.
+
+    `document` is the tokenizer, empty for pods that have none.
+    """
+
+    model: pb.Model
+    limits: Limits
+    prompts: PromptReader
+    eos_token_ids: frozenset[int]
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """A tokenizer and the threads that run it. Without one, only token ids are read."""
+
+    prompts: PromptReader
+    document: bytes
+    max_token_bytes: int
+
+
+class Catalog:
+    """`max_prompt_bytes` bounds the text of a prompt."""
+
+    def __init__(self, *, max_prompt_bytes: int, num_threads: int = 2) -> None:
+        self._max_prompt_bytes = max_prompt_bytes
+        self._num_threads = num_threads
+        self._models: dict[PodKey, pb.Model] = {}
+        self._texts: dict[str, _Text] = {}
+        self._learning: dict[PodKey, asyncio.Task[None]] = {}
+
+    async def entry(self, views: Sequence[PodView]) -> Entry:
+        """Of the group that these pods make up. Waits for the first answer when none of them is known yet.
+
+        Raises UnavailableError when no pod answers.
+        """
+        self._learn(views)
+        while not (known := [view for view in views if self._is_known(view)]):
+            asked = [self._learning[view.key] for view in views if view.key in self._learning]
+            if not asked:
+                raise UnavailableError("no pod of this model answers yet", retry_after_s=1.0)
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        # Pods of one group may allow requests of different lengths: whoever is asked refuses by itself.
+        model = max((self._models[view.key] for view in known), key=lambda each: each.context_length)
+        text = self._texts[known[0].group.tokenizer_fingerprint]
+        return Entry(
+            model=model,
+            limits=self._limits(model, text),
+            prompts=text.prompts,
+            eos_token_ids=frozenset(model.eos_token_ids),
+            document=text.document,
+        )
+
+    def learn(self, views: Sequence[PodView]) -> None:
+        """Ask new pods ahead of their first request, and forget those that are gone."""
+        present = {view.key for view in views}
+        for key in self._models.keys() - present:
+            del self._models[key]
+        for key in self._learning.keys() - present:
+            self._learning.pop(key).cancel()
+        fingerprints = {view.group.tokenizer_fingerprint for view in views}
+        for fingerprint in self._texts.keys() - fingerprints:
+            # Its threads end by themselves once the last prompt that is being read lets go of them.
+            del self._texts[fingerprint]
+        self._learn(views)
+
+    async def close(self) -> None:
+        for task in self._learning.values():
+            task.cancel()
+        await asyncio.gather(*self._learning.values(), return_exceptions=True)
+        for text in self._texts.values():
+            text.prompts.close()
+
+    def _is_known(self, view: PodView) -> bool:
+        return view.key in self._models and view.group.tokenizer_fingerprint in self._texts
+
+    def _learn(self, views: Sequence[PodView]) -> None:
+        for view in views:
+            if not self._is_known(view) and view.key not in self._learning:
+                self._learning[view.key] = asyncio.create_task(self._ask(view))
+
+    async def _ask(self, view: PodView) -> None:
+        stub: Any = rpc.InferenceStub(view.channel)
+        fingerprint = view.group.tokenizer_fingerprint
+        try:
+            model = await stub.GetModel(pb.GetModelRequest(), timeout=_TIMEOUT_S)
+            if fingerprint not in self._texts:
+                text = await self._fetch_text(stub, fingerprint)
+                self._texts.setdefault(fingerprint, text)
+        except (grpc.aio.AioRpcError, ModelError) as error:
+            reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            _LOGGER.warning("pod %s does not say what it serves: %s", view.name, reason)
+        else:
+            self._models[view.key] = model
+        finally:
+            self._learning.pop(view.key, None)
+
+    async def _fetch_text(self, stub: Any, fingerprint: str) -> _Text:
+        """Raises AioRpcError, and ModelError for a document that is not the one that was announced."""
+        if not fingerprint:
+            prompts = PromptReader(None, None, num_threads=self._num_threads)
+            return _Text(prompts=prompts, document=b"", max_token_bytes=1)
+        document = b"".join(
+            [chunk.content async for chunk in stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=_TIMEOUT_S)]
+        )
+        tokenizer, longest = await asyncio.to_thread(_build, document)
+        if tokenizer.fingerprint != fingerprint:
+            raise ModelError("its tokenizer is not the one that it announces")
+        prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer), num_threads=self._num_threads)
+        return _Text(prompts=prompts, document=document, max_token_bytes=longest)
+
+    def _limits(self, model: pb.Model, text: _Text) -> Limits:
+        return Limits(
+            model=model.name,
+            max_len=model.context_length,
+            vocab_size=model.vocab_size,
+            max_token_bytes=text.max_token_bytes,
+            max_prompt_bytes=self._max_prompt_bytes,
+            max_n=_MAX_N,
+            max_logprobs=_MAX_LOGPROBS,
+            max_stop_strings=_MAX_STOP_STRINGS,
+            max_request_id_bytes=MAX_REQUEST_ID_BYTES,
+            has_priorities=model.features.get("scheduling_policy") == "priority",
+        )
+
+
+def _build(document: bytes) -> tuple[Tokenizer, int]:
+    tokenizer = Tokenizer.from_document(document)
+    return tokenizer, max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size))

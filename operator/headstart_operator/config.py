@@ -1,0 +1,48 @@
+"""What an operator is started with: plain values, resolved by whoever starts it.
+
+The settings tree, its flags and its environment belong to `headstart.config`; the command line maps them to this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headstart.errors import ConfigError
+
+from headstart_operator.balancer import QueueLimits
+from headstart_operator.score import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorConfig:
+    """`endpoints` are host:port of pods; without them, pods come from Kubernetes.
+
+    `selector` is a label selector in `namespace`, "" for the operator's own; `pod_port` is the pods' gRPC port and
+    `kube_api` replaces the address of the API server. `fleet_secret` is what the pods mount as `cache.hash_seed`.
+    A port of 0 picks a free one.
+    """
+
+    endpoints: tuple[str, ...] = ()
+    namespace: str = ""
+    selector: str = ""
+    pod_port: int = 50051
+    kube_api: str = ""
+    policy: Policy = Policy.PREFIX
+    fleet_secret: bytes = field(default=b"", repr=False)
+    queue_limits: QueueLimits = field(default_factory=QueueLimits)
+    max_prompt_bytes: int = 4 << 20
+    host: str = "0.0.0.0"
+    grpc_port: int = 50051
+    health_port: int = 50052
+    drain_delay_s: float = 10.0
+    drain_timeout_s: float = 60.0
+
+
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """host:port,host:port in order, without repetitions. Raises ConfigError for one that has no port."""
+    endpoints = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise ConfigError(f"operator.endpoints: {endpoint!r} is not host:port")
+    return endpoints

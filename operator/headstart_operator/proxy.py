@@ -1,0 +1,177 @@
+"""Runs a request on the fleet: admit, try, and when a pod fails try or continue on another, as one stream.
+
+Before the client has got anything, a failure is retried on the next pod in rank; afterwards the request is continued
+where its stream broke off. Fronts (gRPC, HTTP) call it and cannot tell how many pods took part. Knows nothing of how
+pods are found or ranked. Holds no state but what belongs to one call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.telemetry.propagation import outgoing_headers
+
+from headstart_operator.attempt import Attempt, Metadata, PodFailedError
+from headstart_operator.balancer import Balancer, Claim, Job
+from headstart_operator.delivery import Delivery
+from headstart_operator.fleet import Fleet
+from headstart_operator.identity import PodKey
+
+MAX_RETRIES = 2
+MAX_CONTINUATIONS = 2
+
+POD_KEY = "headstart-pod"
+PREDICTED_KEY = "headstart-predicted-cached-tokens"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One call as its front sees it. `deadline_s` is on the monotonic clock; `trailers` are set when it ends."""
+
+    deadline_s: float | None = None
+    metadata: Metadata = ()
+    trailers: Metadata = ()
+
+
+class _Progress:
+    """Where one request stands: what was delivered, who failed, how often more may be tried."""
+
+    def __init__(self, job: Job, claim: Claim, started_s: float) -> None:
+        self.job = job
+        self.started_s = started_s
+        self.ttft_s: float | None = None
+        self.failed: set[PodKey] = set()
+        self.num_attempts = 0
+        self.num_retries = 0
+        self.num_continuations = 0
+        self.begin(claim)
+
+    def begin(self, claim: Claim) -> None:
+        """From nothing, on this pod."""
+        self.original = claim.reading
+        self.delivery = Delivery(claim.reading.request, claim.reading.entry.eos_token_ids)
+        self.muted: frozenset[int] = frozenset()
+        self.go_on(claim)
+
+    def go_on(self, claim: Claim) -> None:
+        """On this pod, with what was delivered so far."""
+        self.claim = claim
+        self.num_attempts += 1
+
+    def attempt(self) -> Attempt:
+        ttft_s = self.ttft_s if self.num_continuations else None
+        return Attempt(self.claim, self.delivery, muted=self.muted, ttft_s=ttft_s)
+
+    def last_words(self, attempt: Attempt) -> Iterator[bytes]:
+        """One end for every choice that has none, when the client got anything at all or the pod said one."""
+        yield from attempt.held()
+        if not self.delivery.has_begun:
+            return
+        emitted = self.delivery.emitted()
+        for index in sorted(self.delivery.unfinished):
+            usage = pb.Usage(
+                prompt_tokens=len(self.original.request.token_ids.ids), completion_tokens=len(emitted[index])
+            )
+            finished = pb.Finished(
+                index=index, finish_reason=pb.FINISH_REASON_CANCELLED, usage=usage, route=self.claim.route()
+            )
+            yield pb.GenerateResponse(finished=finished).SerializeToString()
+
+
+class Proxy:
+    """Implements `edge.completions.Completions` for the HTTP front, and `stream` for the gRPC one."""
+
+    def __init__(self, fleet: Fleet, balancer: Balancer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fleet = fleet
+        self._balancer = balancer
+        self._clock = clock
+
+    @property
+    def is_ready(self) -> bool:
+        return self._fleet.is_ready
+
+    async def models(self) -> Sequence[pb.Model]:
+        return await self._balancer.models()
+
+    async def generate(
+        self, request: pb.GenerateRequest, *, deadline_s: float | None = None
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """As `stream`, with messages instead of their bytes."""
+        call = Call(deadline_s=deadline_s, metadata=outgoing_headers())
+        async with aclosing(self.stream(request, call)) as messages:
+            async for raw in messages:
+                yield pb.GenerateResponse.FromString(raw)
+
+    async def stream(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[bytes]:
+        """Encoded GenerateResponses. Raises HeadstartError; whoever stops early must `aclose` it."""
+        started_s = self._clock()
+        job = await self._balancer.read(request)
+        with self._balancer.running(job):
+            progress = _Progress(job, await self._balancer.admit(job, deadline_s=call.deadline_s), started_s)
+            while True:
+                attempt = progress.attempt()
+                try:
+                    async with aclosing(self._relay(attempt, progress, call)) as messages:
+                        async for raw in messages:
+                            yield raw
+                    return
+                except PodFailedError as error:
+                    failure = error
+                finally:
+                    self._balancer.settle(progress.claim, attempt.usage)
+                    call.trailers = _trailers(progress.claim, attempt)
+                if not (failure.may_move and await self._move(progress)):
+                    for raw in progress.last_words(attempt):
+                        yield raw
+                    raise failure.error
+
+    async def _relay(self, attempt: Attempt, progress: _Progress, call: Call) -> AsyncGenerator[bytes]:
+        timeout_s = None if call.deadline_s is None else max(0.0, call.deadline_s - self._clock())
+        async with aclosing(attempt.relay(metadata=call.metadata, timeout_s=timeout_s)) as messages:
+            async for raw in messages:
+                if progress.ttft_s is None:
+                    progress.ttft_s = self._clock() - progress.started_s
+                yield raw
+
+    async def _move(self, progress: _Progress) -> bool:
+        """Claim another pod after the present one failed. False when there is none or enough was tried."""
+        progress.failed.add(progress.claim.view.key)
+        if progress.delivery.has_begun:
+            return progress.num_continuations < MAX_CONTINUATIONS and await self._continue(progress)
+        if progress.num_retries == MAX_RETRIES:
+            return False
+        progress.num_retries += 1
+        claim = self._balancer.reclaim(progress.job, attempt=progress.num_attempts, failed=progress.failed)
+        if claim is not None:
+            progress.begin(claim)
+        return claim is not None
+
+    async def _continue(self, progress: _Progress) -> bool:
+        progress.num_continuations += 1
+        progress.muted = progress.delivery.silent()
+        reading = await self._balancer.continued(
+            progress.original,
+            progress.delivery.continuation(progress.original.request),
+            progress.claim.view.numerics_id,
+        )
+        claim = self._balancer.reclaim(
+            progress.job, attempt=progress.num_attempts, failed=progress.failed, reading=reading
+        )
+        if claim is not None:
+            progress.go_on(claim)
+            _LOGGER.info("request %s continues on pod %s", claim.request_id, claim.view.name)
+        return claim is not None
+
+
+def _trailers(claim: Claim, attempt: Attempt) -> Metadata:
+    """The pod's own, and what was foretold of it."""
+    passed = {key: value for key, value in attempt.trailers if key != PREDICTED_KEY}
+    passed.setdefault(POD_KEY, claim.view.name)
+    return (*passed.items(), (PREDICTED_KEY, str(claim.ranked.predicted_cached_tokens)))

@@ -1,0 +1,226 @@
+"""Requests through an operator to simulated pods: routed, retried, continued, refused, and always ended once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.proto import inference_pb2_grpc as rpc
+from operator_rig import Answer, Rig, generate, prompt, rig, until
+
+_STEP = {"runner__step_seconds": 0.02}
+
+
+def _request(start: int = 1, length: int = 64, **fields: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(token_ids=prompt(start, length), **{"max_tokens": 4, **fields})
+
+
+async def _settled(rig: Rig) -> None:
+    """Nothing is left in flight, here or on any pod."""
+    await until(lambda: not rig.operator.balancer.num_running)
+    await until(lambda: all(not view.num_in_flight for view in rig.operator.fleet.snapshot()))
+    await until(lambda: all(not pod.engine.stats.num_running for pod in rig.pods))
+
+
+async def _expected(rig: Rig, request: pb.GenerateRequest) -> Answer:
+    """What a pod alone answers."""
+    async with grpc.aio.insecure_channel(rig.address(0)) as channel:
+        return await generate(rpc.InferenceStub(channel), request)
+
+
+async def test_a_request_is_answered_with_the_receipt_of_its_route() -> None:
+    async with rig() as r:
+        answer = await generate(r.stub, _request())
+        finished = answer.finished[0]
+        assert len(answer.token_ids[0]) == 4
+        assert finished.finish_reason == pb.FINISH_REASON_LENGTH
+        assert finished.route.candidates == 2
+        assert answer.trailers["headstart-pod"] == finished.route.pod
+        assert answer.trailers["headstart-predicted-cached-tokens"] == "0"
+        assert answer.trailers["headstart-prompt-tokens"] == "64"
+        assert "endpoint-load-metrics-bin" in answer.trailers
+        await _settled(r)
+
+
+async def test_a_prefix_is_followed_to_its_pod_and_the_hit_is_foretold() -> None:
+    async with rig(3) as r:
+        first = await generate(r.stub, _request(length=64))
+        home = first.finished[0].route.pod
+        for extra in range(1, 4):
+            request = _request(length=64)
+            request.token_ids.ids.extend([extra] * 20)
+            finished = (await generate(r.stub, request)).finished[0]
+            assert finished.route.pod == home
+            assert finished.route.matched_blocks == 4
+            assert finished.route.predicted_cached_tokens == finished.usage.cached_tokens == 64
+
+
+async def test_all_choices_end_once_and_carry_the_route() -> None:
+    async with rig() as r:
+        answer = await generate(r.stub, _request(n=3))
+        assert sorted(answer.finished) == [0, 1, 2]
+        assert all(finished.route.pod for finished in answer.finished.values())
+
+
+async def test_a_refusal_names_the_field_and_costs_no_pod_anything() -> None:
+    async with rig(1) as r:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1 << 30]), max_tokens=1))
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        (detail,) = rpc_status.from_call(refusal.value).details
+        violation = error_details_pb2.BadRequest()
+        detail.Unpack(violation)
+        assert violation.field_violations[0].field == "token_ids"
+        assert len((await generate(r.stub, _request())).token_ids[0]) == 4
+
+
+async def test_a_limit_of_the_pods_own_is_refused_in_its_words() -> None:
+    async with rig(1) as r:
+        with pytest.raises(grpc.aio.AioRpcError, match="n: must be at most 8"):
+            await generate(r.stub, _request(n=9))
+        await _settled(r)
+
+
+async def test_an_unknown_model_is_not_found_and_several_need_a_name() -> None:
+    async with rig(1) as r:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, _request(model="another"))
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        assert len((await generate(r.stub, _request(model="simulated"))).token_ids[0]) == 4
+
+
+async def test_text_without_a_tokenizer_is_refused() -> None:
+    async with rig(1) as r:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, pb.GenerateRequest(text="x", max_tokens=1))
+        assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_running_id_is_refused_and_free_again_afterwards() -> None:
+    async with rig(**_STEP) as r:
+        first = asyncio.create_task(generate(r.stub, _request(request_id="mine", max_tokens=20)))
+        await until(lambda: r.operator.balancer.num_running)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, _request(request_id="mine"))
+        assert refusal.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        await first
+        await generate(r.stub, _request(request_id="mine"))
+
+
+async def test_a_stopped_pod_is_continued_elsewhere_to_the_same_tokens() -> None:
+    async with rig(**_STEP) as r:
+        request = _request(max_tokens=40, n=2)
+        expected = await _expected(r, request)
+        call = r.stub.Generate(request, timeout=30)
+        answer = Answer()
+        first = await call.read()
+        answer.take(first)
+        (busy,) = [view for view in r.operator.fleet.snapshot() if view.num_in_flight]
+        await r.pod(busy.name).stop()
+        await answer.read(call)
+        assert answer.token_ids == expected.token_ids
+        for index in (0, 1):
+            finished = answer.finished[index]
+            assert finished.finish_reason == pb.FINISH_REASON_LENGTH
+            assert finished.usage.completion_tokens == 40
+            assert finished.usage.prompt_tokens == 64
+            assert finished.route.pod != busy.name
+        assert r.operator.balancer.num_running == 0
+
+
+async def test_with_no_pod_left_a_begun_stream_ends_once_and_unavailable() -> None:
+    async with rig(1, **_STEP) as r:
+        call = r.stub.Generate(_request(max_tokens=200, n=2), timeout=30)
+        answer = Answer()
+        answer.take(await call.read())
+        await r.pods[0].stop()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await answer.read(call)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert sorted(answer.finished) == [0, 1]
+        assert {each.finish_reason for each in answer.finished.values()} == {pb.FINISH_REASON_CANCELLED}
+        await until(lambda: not r.operator.fleet.snapshot())
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, _request())
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_pod_that_refuses_is_tried_no_more_than_the_others() -> None:
+    async with rig(3, limits__max_queued_requests=1, **_STEP) as r:
+        running = [asyncio.create_task(generate(r.stub, _request(start, max_tokens=40))) for start in range(3)]
+        await until(lambda: all(pod.engine.stats.num_running for pod in r.pods))
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, _request(9))
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "grpc-retry-pushback-ms" in dict(refusal.value.trailing_metadata())
+        assert all(len(answer.token_ids[0]) == 40 for answer in await asyncio.gather(*running))
+
+
+async def test_a_client_that_leaves_frees_its_pod() -> None:
+    async with rig(1, **_STEP) as r:
+        call = r.stub.Generate(_request(max_tokens=1000), timeout=30)
+        await call.read()
+        call.cancel()
+        await _settled(r)
+
+
+async def test_a_deadline_ends_the_request_everywhere() -> None:
+    async with rig(1, **_STEP) as r:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await generate(r.stub, _request(max_tokens=1000), timeout=0.3)
+        assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await _settled(r)
+
+
+async def test_more_than_a_pod_runs_waits_here() -> None:
+    async with rig(1, scheduler__max_num_seqs=4, **_STEP) as r:
+        tasks = [asyncio.create_task(generate(r.stub, _request(start, max_tokens=8))) for start in range(12)]
+        await until(lambda: r.operator.balancer.num_waiting == 7)
+        assert [view.num_in_flight for view in r.operator.fleet.snapshot()] == [5]
+        assert all(len(answer.token_ids[0]) == 8 for answer in await asyncio.gather(*tasks))
+        await _settled(r)
+
+
+async def test_a_missing_seed_is_drawn_here_so_that_the_request_can_go_on_elsewhere() -> None:
+    async with rig(1) as r:
+        job = await r.operator.balancer.read(_request())
+        assert job.readings[0].request.sampling.HasField("seed")
+        assert job.readings[0].request.request_id
+
+
+async def test_a_client_goes_on_after_its_own_operator_died() -> None:
+    async with rig() as r:
+        whole = await generate(r.stub, _request(max_tokens=10))
+        rest = _request(max_tokens=10, resume=pb.Resume(choices=[{"token_ids": whole.token_ids[0][:6]}]))
+        answer = await generate(r.stub, rest)
+        assert answer.token_ids[0] == whole.token_ids[0][6:]
+        assert answer.finished[0].usage.completion_tokens == 10
+
+
+async def test_the_echo_of_a_prompt_comes_once() -> None:
+    async with rig(**_STEP) as r:
+        call = r.stub.Generate(_request(max_tokens=20, echo_token_ids=True), timeout=30)
+        answer = Answer()
+        for _ in range(2):
+            answer.take(await call.read())
+        (busy,) = [view for view in r.operator.fleet.snapshot() if view.num_in_flight]
+        await r.pod(busy.name).stop()
+        await answer.read(call)
+        echoed = [i for message in answer.messages for i in message.chunk.prompt_token_ids]
+        assert echoed == list(prompt(1, 64).ids)
+        assert len(answer.token_ids[0]) == 20
+
+
+async def test_what_pods_say_of_their_model_is_said_here_too() -> None:
+    async with rig(1) as r:
+        model = await r.stub.GetModel(pb.GetModelRequest())
+        assert model.name == "simulated"
+        assert [each.name for each in await r.operator.proxy.models()] == ["simulated"]
+        messages = [message async for message in r.operator.proxy.generate(_request())]
+        assert messages[-1].finished.route.pod == "pod-0"
