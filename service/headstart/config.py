@@ -157,6 +157,16 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     health_port: int = _option(
         50052, "--health-port", "Plaintext gRPC health for probes. 0 picks a free one.", ge=0, le=65_535
     )
+    http_port: int = _option(
+        8000,
+        "--http-port",
+        "OpenAI-compatible HTTP, with /healthz, /readyz, /metrics. 0 picks a free one.",
+        ge=0,
+        le=65_535,
+    )
+    metrics_port: int = _option(
+        9090, "--metrics-port", "Prometheus metrics alone, at /metrics. 0 picks a free one.", ge=0, le=65_535
+    )
     drain_delay_s: float = _option(
         10.0,
         None,
@@ -172,6 +182,12 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "--log-level", "Least severe log line.")
     log_format: Literal["text", "json"] = _option("text", "--log-format", "Log lines for people or for machines.")
+    otlp_endpoint: str | None = _option(
+        None,
+        "--otlp-endpoint",
+        "Collector for spans and metrics, such as http://collector:4317. The standard OTEL_* variables win over it.",
+        min_length=1,
+    )
 
 
 class Settings(BaseSettings):

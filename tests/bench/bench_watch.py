@@ -82,7 +82,7 @@ async def measure(num_blocks: int, num_snapshots: int) -> dict[str, object]:
         cache={"num_blocks": num_blocks + 70_000},
         scheduler={"max_num_batched_tokens": 100_000, "long_prefill_token_threshold": 100_000},
         limits={"max_queued_tokens": 1 << 24},
-        server={"grpc_port": 0, "health_port": 0},
+        server={"grpc_port": 0, "health_port": 0, "http_port": 0, "metrics_port": 0},
         model={"max_len": 100_000},
     )
     pod = await start_pod(settings, progress=lambda _stage, _fraction: None)

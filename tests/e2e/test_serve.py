@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 _ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
-_QUICK = ["--runner", "simulated", "--host", "127.0.0.1", "--port", "0", "--health-port", "0"]
+_FREE_PORTS = ["--health-port", "0", "--http-port", "0", "--metrics-port", "0"]
+_QUICK = ["--runner", "simulated", "--host", "127.0.0.1", *_FREE_PORTS, "--port", "0"]
 
 
 def _run(*arguments: str, text_in: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -88,11 +89,11 @@ def test_chat_says_what_is_wrong_and_ends(pod: tuple[subprocess.Popen[str], str]
 
 
 def test_a_taken_port_and_a_wrong_setting_end_the_start_with_code_2(pod: tuple[subprocess.Popen[str], str]) -> None:
-    taken = _run("serve", *_QUICK[:-4], "--port", pod[1].rpartition(":")[2], "--health-port", "0")
+    taken = _run("serve", *_QUICK[:-1], pod[1].rpartition(":")[2])
     assert taken.returncode == 2
     assert "cannot listen on" in taken.stderr
     assert "Traceback" not in taken.stderr
-    wrong = _run("serve", "--model", "/nowhere/at-all.gguf", "--port", "0", "--health-port", "0")
+    wrong = _run("serve", "--model", "/nowhere/at-all.gguf", "--port", "0", *_FREE_PORTS)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
 

@@ -8,22 +8,33 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headstart.app.assembly import Assembly, assemble, warm_up_spec
 from headstart.app.model import Progress
 from headstart.config import Settings
 from headstart.edge.prompts import PromptReader
 from headstart.engine.handle import EngineHandle
+from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
+from headstart.server.metrics import PodMetrics
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
+from headstart.server.recorder import RequestRecorder
 from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
+from headstart.server.web import PodWeb
 from headstart.telemetry.logs import set_up_logging
+from headstart.telemetry.requests import RequestInstruments
+from headstart.telemetry.signals import Signals, open_signals
 from headstart.text.chat import ChatTemplate
 
 _LOGGER = logging.getLogger(__name__)
+# For a collector to take the last spans and metrics; one that is gone must not hold up the exit.
+_LAST_SIGNALS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,8 @@ class Pod:
     engine: EngineHandle
     server: PodServer
     health_server: HealthServer
+    web: PodWeb
+    signals: Signals
     prompts: PromptReader
     num_blocks: int
     block_size: int
@@ -44,6 +57,14 @@ class Pod:
     @property
     def health_port(self) -> int:
         return self.health_server.port
+
+    @property
+    def http_port(self) -> int:
+        return self.web.http_port
+
+    @property
+    def metrics_port(self) -> int:
+        return self.web.metrics_port
 
     async def stop(self) -> None:
         """End everything now; calls in progress end UNAVAILABLE."""
@@ -62,7 +83,17 @@ class Pod:
 
     async def _close_rest(self) -> None:
         self.prompts.close()
+        await self.web.stop()
         await self.health_server.stop()
+        await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
+
+
+class _Fronts(NamedTuple):
+    """What is up before the model is loaded."""
+
+    health_server: HealthServer
+    web: PodWeb
+    signals: Signals
 
 
 async def start_pod(settings: Settings, *, progress: Progress, is_tracing: bool = False) -> Pod:
@@ -83,11 +114,19 @@ async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[P
 
 
 async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool) -> Pod:
-    """Everything but opening the port for requests. Health answers "live, not ready" while the model loads."""
+    """Everything but opening the port for requests. Probes are answered "live, not ready" while the model loads."""
     health = PodHealth()
-    health_server = HealthServer(health, host=settings.server.host, port=settings.server.health_port)
+    signals = open_signals(
+        service_name="headstart",
+        instance_id=os.environ.get("POD_NAME", socket.gethostname()),
+        otlp_endpoint=settings.telemetry.otlp_endpoint,
+    )
+    chosen = settings.server
+    health_server = HealthServer(health, host=chosen.host, port=chosen.health_port)
+    web = PodWeb(health, signals, host=chosen.host, http_port=chosen.http_port, metrics_port=chosen.metrics_port)
     await health_server.start()
     try:
+        await web.start()
         assembly = await asyncio.to_thread(assemble, settings, progress, is_tracing=is_tracing)
         health.attach(assembly.engine)
         progress("self-test", 0.0)
@@ -96,26 +135,43 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         # What is loaded by now stays for ever: a full collection need not walk it again in the middle of a step.
         gc.collect()
         gc.freeze()
-        return _with_services(settings, assembly, health, health_server)
+        return _with_services(settings, assembly, health, _Fronts(health_server, web, signals))
     except BaseException:
+        await web.stop()
         await health_server.stop()
+        signals.shutdown(timeout_s=_LAST_SIGNALS_S)
         raise
 
 
-def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, health_server: HealthServer) -> Pod:
+def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fronts: _Fronts) -> Pod:
     tokenizer = assembly.tokenizer
     prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer) if tokenizer is not None else None)
-    engine, identity, limits = assembly.engine, assembly.identity, assembly.limits
+    engine, identity, limits, signals = assembly.engine, assembly.identity, assembly.limits, fronts.signals
+    completions = PodCompletions(
+        engine,
+        identity=identity,
+        limits=limits,
+        prompts=prompts,
+        tokenizer=tokenizer,
+        recorder=RequestRecorder(signals.tracer, RequestInstruments(signals.meter), model=identity.model),
+    )
     services = PodServices(
         engine=engine,
-        inference=InferenceServicer(engine, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer),
+        completions=completions,
+        inference=InferenceServicer(
+            completions, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer
+        ),
         prefix_cache=PrefixCacheServicer(engine, identity=identity, limits=limits, hash_root=assembly.hash_root),
+        tracer=signals.tracer,
     )
     server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
+    fronts.web.attach(completions, PodMetrics(signals.meter, engine, num_blocks=identity.capacity_blocks))
     return Pod(
         engine=engine,
         server=server,
-        health_server=health_server,
+        health_server=fronts.health_server,
+        web=fronts.web,
+        signals=signals,
         prompts=prompts,
         num_blocks=identity.capacity_blocks,
         block_size=identity.block_size,

@@ -26,7 +26,8 @@ def run(parsed: argparse.Namespace) -> int:
 
     def say_ready(pod: Pod) -> None:
         progress.close()
-        console.print(f"headstart: ready, gRPC on port {pod.grpc_port}, health on {pod.health_port}", highlight=False)
+        ports = f"gRPC on port {pod.grpc_port}, health on {pod.health_port}, HTTP on {pod.http_port}"
+        console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False)
 
     with progress:
         return asyncio.run(serve(settings, progress=progress.show, on_ready=say_ready))

@@ -137,9 +137,9 @@ class OpenAiFront:
     # -- around every route
 
     @web.middleware
-    async def _answer_errors(self, http_request: web.Request, handler: _Route) -> web.StreamResponse:
+    async def _answer_errors(self, request: web.Request, handler: _Route) -> web.StreamResponse:
         try:
-            return await handler(http_request)
+            return await handler(request)
         except HeadstartError as error:
             return _refusal(error)
         except web.HTTPException as error:
@@ -147,7 +147,7 @@ class OpenAiFront:
         except ConnectionError:
             raise  # the client is gone, and nobody is left to tell
         except Exception as error:
-            return _refusal(_unexpected(error, http_request))
+            return _refusal(_unexpected(error, request))
 
     def _traced(self, route: _Route) -> _Route:
         async def traced(http_request: web.Request) -> web.StreamResponse:
@@ -155,7 +155,12 @@ class OpenAiFront:
             name = f"{http_request.method} {http_request.path}"
             parent = incoming_context(http_request.headers.items())
             with server_span(self._tracer, name, parent=parent, attributes=attributes) as span:
-                response = await self._answer_errors(http_request, route)
+                try:
+                    response = await self._answer_errors(http_request, route)
+                except asyncio.CancelledError:
+                    # The caller left: worth knowing, and no fault of the server.
+                    span.set_attribute("error.type", "CANCELLED")
+                    raise
                 span.set_attribute("http.response.status_code", response.status)
                 if response.status >= 500:
                     mark_error(span, str(response.status))

@@ -26,6 +26,7 @@ from headstart.scheduler.stats import SchedulerStats
 
 _T = TypeVar("_T")
 _NO_STATS = SchedulerStats(**dict.fromkeys(SchedulerStats._fields, 0))
+_MAX_STEP_TIMES = 10_000
 _DEAD = "the engine of this pod broke down, another pod may serve the request"
 _LOADING = "this pod is still loading its model, another pod may serve the request"
 _STOPPED = "this pod has stopped, another pod may serve the request"
@@ -49,6 +50,8 @@ class EngineHandle:
     ) -> None:
         self.mirror = CacheMirror(loop.epoch, capacity=event_buffer)
         self.traces: deque[StepTrace] = deque(maxlen=max_traces)
+        self.step_times: deque[tuple[float, int]] = deque(maxlen=_MAX_STEP_TIMES)
+        """Seconds and tokens of the steps that nobody has taken yet; the oldest go when nobody does."""
         self.is_draining = False
         self._loop = loop
         self._queue = QueueLimit(max_requests=max_queued_requests, max_tokens=max_queued_tokens)
@@ -223,6 +226,8 @@ class EngineHandle:
         self._num_decoder_faults, self._leaked_blocks = result.num_decoder_faults, result.leaked_blocks
         if result.trace is not None:
             self.traces.append(result.trace)
+        if result.step_time is not None:
+            self.step_times.append(result.step_time)
         for request_id in result.load.accepted:
             _answer(self._answers.pop(request_id, None), None)
         for request_id, error in result.refused:

@@ -150,7 +150,9 @@ class EngineLoop:
         output = self._forward(plan)
         updates = self._scheduler.commit(plan, output)
         if output is not None and plan.num_rows:
-            self._rates.observe(plan, self.clock() - started_s)
+            seconds = self.clock() - started_s
+            self._rates.observe(plan, seconds)
+            self._outbox.step_time = (seconds, plan.total_tokens)
         self._release(self._decoder.push(updates))
         for request_id in updates.finished:
             self._live.drop(request_id)

@@ -92,7 +92,8 @@ class StepResult:
     """All that one publication of the engine thread says. `batches` come before `chunks` on the other side.
 
     `started` are the requests that left the queue; `refused` and `resets` answer commands; `num_decoder_faults` and
-    `leaked_blocks` (of the last audit) are totals.
+    `leaked_blocks` (of the last audit) are totals; `step_time` is the seconds and the tokens of the step, if there was
+    one.
     """
 
     load: LoadRecord
@@ -105,3 +106,4 @@ class StepResult:
     refused: list[tuple[str, HeadstartError]]
     resets: list[tuple[int, int | HeadstartError]]
     trace: StepTrace | None
+    step_time: tuple[float, int] | None = None

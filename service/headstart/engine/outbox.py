@@ -18,6 +18,7 @@ class Outbox:
 
     has_news: bool = False
     trace: StepTrace | None = None
+    step_time: tuple[float, int] | None = None
     chunks: list[Chunk] = field(default_factory=list)
     batches: list[EventBatch] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
@@ -47,4 +48,5 @@ class Outbox:
             refused=self.refused,
             resets=self.resets,
             trace=self.trace,
+            step_time=self.step_time,
         )

@@ -1,95 +1,97 @@
-"""One Generate call on its way out: the chunks of its choices become messages, in order, with one end per choice.
+"""One request on its way out: the chunks of its choices become messages, in order, with one end per choice.
 
-It knows the wire and the engine's chunks, not how either is made. Owner of its state: the call's handler.
+It knows the wire and the engine's chunks, not how either is made. Owner of its state: the call that it answers.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
-
-import grpc.aio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 
 from headstart.contract import codec
+from headstart.contract.proto.inference_pb2 import GenerateResponse
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import Chunk, Finish, FinishReason, RequestStats
+from headstart.edge.interleave import interleave
 from headstart.engine.messages import DEADLINE_PASSED
 from headstart.engine.stream import RequestStream
 from headstart.errors import DeadlineExceededError, HeadstartError, InternalError, UnavailableError
 
 
+class ChoiceEnd(NamedTuple):
+    """How one choice ended. `stats` is None when the engine broke off."""
+
+    reason: FinishReason
+    stats: RequestStats | None
+    completion_tokens: int
+
+
 class Generation:
-    """Relays `specs`, all choices of one request, to `context`."""
+    """The messages of `specs`, all choices of one request. `ends` fills up in the order in which they end."""
 
     def __init__(
         self,
         specs: Sequence[GenerateSpec],
-        context: grpc.aio.ServicerContext[Any, Any],
         *,
         token_bytes: Callable[[int], bytes],
         clock: Callable[[], float],
         echoes_prompt: bool = False,
     ) -> None:
         self._specs = specs
-        self._context = context
         self._token_bytes = token_bytes
         self._clock = clock
         self._echoes_prompt = echoes_prompt
         self._completion = [len(spec.resume_token_ids) for spec in specs]
         self._unfinished = set(range(len(specs)))
         self._failure: HeadstartError | None = None
-        self.cached_tokens = 0
+        self.ends: list[ChoiceEnd] = []
 
-    async def relay(self, streams: Sequence[RequestStream]) -> None:
-        """Write everything until each choice has ended.
+    async def messages(self, streams: Sequence[RequestStream]) -> AsyncGenerator[GenerateResponse, None]:
+        """Everything until each choice has ended.
 
         Raises the error that a choice ended with, after each choice has its `finished`: the call's status comes last.
         """
         try:
-            async for index, chunk in _interleaved(streams):
-                await self._write(index, chunk)
-        except HeadstartError as error:
+            async with aclosing(interleave(streams)) as chunks:
+                async for index, chunk in chunks:
+                    for message in self._encode(index, chunk):
+                        yield message
+        except HeadstartError:
             # The engine broke off. What the caller got so far still gets its end.
             for index in sorted(self._unfinished):
-                await self._write_finished(index, Finish(FinishReason.CANCELLED), None)
-            raise error
+                yield self._encode_finished(index, Finish(FinishReason.CANCELLED), None)
+            raise
         if self._failure is not None:
             raise self._failure
 
-    async def _write(self, index: int, chunk: Chunk) -> None:
-        context = self._context
+    def _encode(self, index: int, chunk: Chunk) -> Iterator[GenerateResponse]:
         if index == 0 and self._echoes_prompt:
             self._echoes_prompt = False
-            for message in codec.encode_prompt_echo(0, self._specs[0].prompt_token_ids):
-                await context.write(message)
-        for message in codec.encode_prompt_logprobs(index, chunk.prompt_logprobs, token_bytes=self._token_bytes):
-            await context.write(message)
+            yield from codec.encode_prompt_echo(0, self._specs[0].prompt_token_ids)
+        yield from codec.encode_prompt_logprobs(index, chunk.prompt_logprobs, token_bytes=self._token_bytes)
         if chunk.text or chunk.token_ids:
             self._completion[index] += len(chunk.token_ids)
-            for message in codec.encode_chunks(
+            yield from codec.encode_chunks(
                 index, chunk.text, chunk.token_ids, logprobs=chunk.logprobs, token_bytes=self._token_bytes
-            ):
-                await context.write(message)
+            )
         if chunk.finish is not None:
-            await self._write_finished(index, chunk.finish, chunk.stats, chunk.matched_stop_string)
+            yield self._encode_finished(index, chunk.finish, chunk.stats, chunk.matched_stop_string)
 
-    async def _write_finished(
+    def _encode_finished(
         self, index: int, finish: Finish, stats: RequestStats | None, stop_string: str = ""
-    ) -> None:
+    ) -> GenerateResponse:
         self._unfinished.discard(index)
         if self._failure is None:
             self._failure = _failure(finish)
-        cached_tokens = stats.cached_tokens if stats else 0
-        if index == 0:
-            self.cached_tokens = cached_tokens
-        message = codec.encode_finished(
+        self.ends.append(ChoiceEnd(finish.reason, stats, self._completion[index]))
+        return codec.encode_finished(
             index,
             finish.reason.value,
             matched_stop=stop_string or finish.matched_stop,
             usage=codec.UsageCounts(
                 prompt_tokens=len(self._specs[index].prompt_token_ids),
-                cached_tokens=cached_tokens,
+                cached_tokens=stats.cached_tokens if stats else 0,
                 completion_tokens=self._completion[index],
             ),
             times=codec.RequestTimes(
@@ -100,7 +102,6 @@ class Generation:
             ),
             num_preemptions=stats.num_preemptions if stats else 0,
         )
-        await self._context.write(message)
 
 
 def _failure(finish: Finish) -> HeadstartError | None:
@@ -112,24 +113,3 @@ def _failure(finish: Finish) -> HeadstartError | None:
     if finish.reason is FinishReason.CANCELLED:
         return UnavailableError("the server stopped this request; resume it on another pod")
     return None
-
-
-async def _interleaved(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, Chunk]]:
-    """The chunks of all streams as they come, with the stream's index."""
-    if len(streams) == 1:
-        async for chunk in streams[0]:
-            yield 0, chunk
-        return
-    pending = {asyncio.ensure_future(anext(stream)): index for index, stream in enumerate(streams)}
-    try:
-        while pending:
-            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for future in done:
-                index = pending.pop(future)
-                chunk = future.result()
-                yield index, chunk
-                if chunk.finish is None:
-                    pending[asyncio.ensure_future(anext(streams[index]))] = index
-    finally:
-        for future in pending:
-            future.cancel()

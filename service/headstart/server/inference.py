@@ -1,7 +1,7 @@
-"""The `Inference` service of a pod: from a request to the engine, and from its chunks to the wire.
+"""The `Inference` service of a pod over gRPC.
 
-Checks, texts and statuses are `edge`'s; this module only joins them to the engine. It knows nothing of steps or blocks.
-Owner of its state (the calls in progress): the server's event loop.
+What a request needs and gives is the business of `PodCompletions`; this module adds what only gRPC has: metadata,
+deadlines, trailers. Holds no state.
 """
 
 # ruff: noqa: ARG002, N802  (gRPC fixes the names and the arguments of handlers)
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
-from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
@@ -19,20 +18,15 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2, inference_pb2_grpc
-from headstart.contract.request import GenerateSpec
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
-from headstart.edge.specs import build_specs
-from headstart.edge.validation import check_generate, check_prompt_length, check_tokenize
-from headstart.engine.handle import EngineHandle
-from headstart.engine.stream import RequestStream
+from headstart.edge.validation import check_prompt_length, check_tokenize
 from headstart.errors import FailedPreconditionError, UnavailableError
-from headstart.server.generation import Generation
+from headstart.server.completions import PodCompletions
 from headstart.server.load_report import LOAD_REPORT_KEY, encode_load_report
 from headstart.text.tokenizer import Tokenizer
 
 EPOCH_KEY = "headstart-epoch"
-TRACE_PARENT_KEY = "traceparent"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -42,65 +36,32 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     def __init__(
         self,
-        engine: EngineHandle,
+        completions: PodCompletions,
         *,
         identity: PodIdentity,
         limits: Limits,
         prompts: PromptReader,
         tokenizer: Tokenizer | None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        self._completions = completions
         self._identity = identity
         self._limits = limits
         self._prompts = prompts
         self._tokenizer = tokenizer
-        self._clock = clock
-        self._streams: set[RequestStream] = set()
-        self._is_stopping = False
-
-    @property
-    def num_running(self) -> int:
-        """Choices in progress; 0 whenever no call is."""
-        return len(self._streams)
-
-    def stop(self) -> None:
-        """End every call: each choice finishes as cancelled with what it has, then the call is UNAVAILABLE."""
-        self._is_stopping = True
-        for stream in self._streams:
-            self._engine.cancel(stream.request_id)
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         self._check_epoch(context)
-        check_generate(request, self._limits)
-        deadline_s = self._deadline_s(context)
-        specs = build_specs(
-            request,
-            await self._prompts.read(request),
-            limits=self._limits,
-            deadline_s=deadline_s,
-            trace_parent=_metadata_value(context, TRACE_PARENT_KEY),
-        )
-        generation = Generation(
-            specs,
-            context,
-            token_bytes=self._token_bytes,
-            clock=self._clock,
-            echoes_prompt=request.echo_token_ids,
-        )
-        self._check_open()
-        streams = await self._engine.submit_all(specs)
-        self._streams.update(streams)
-        if self._is_stopping:
-            self.stop()  # it came while the engine was being asked
+        usage = None
+        calls = self._completions.generate(request, deadline_s=self._deadline_s(context))
         try:
-            await generation.relay(streams)
+            async with aclosing(calls) as messages:
+                async for message in messages:
+                    if message.WhichOneof("event") == "finished" and message.finished.index == 0:
+                        usage = message.finished.usage
+                    await context.write(message)
         finally:
-            # Closing a stream that has not ended cancels its request: the client left, or another choice failed.
-            for stream in streams:
-                self._streams.discard(stream)
-                await stream.aclose()
-            self._set_trailers(context, specs[0], generation.cached_tokens)
+            if usage is not None:
+                self._set_trailers(context, usage)
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: Context
@@ -121,10 +82,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def GetModel(self, request: inference_pb2.GetModelRequest, context: Context) -> inference_pb2.Model:
         return codec.encode_model(self._identity)
 
-    def _check_open(self) -> None:
-        if self._is_stopping:
-            raise UnavailableError("this pod is stopping; another pod may serve the request")
-
     def _check_epoch(self, context: Context) -> None:
         """A caller that means an earlier process at this address must not be served by this one."""
         epoch = _metadata_value(context, EPOCH_KEY)
@@ -133,18 +90,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     def _deadline_s(self, context: Context) -> float | None:
         remaining_s: float | None = context.time_remaining()
-        return None if remaining_s is None else self._clock() + remaining_s
+        return None if remaining_s is None else self._completions.clock() + remaining_s
 
-    def _token_bytes(self, token_id: int) -> bytes:
-        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
-
-    def _set_trailers(self, context: Context, spec: GenerateSpec, cached_tokens: int) -> None:
+    def _set_trailers(self, context: Context, usage: inference_pb2.Usage) -> None:
         context.set_trailing_metadata(
             (
-                ("headstart-prompt-tokens", str(len(spec.prompt_token_ids))),
-                ("headstart-cached-tokens", str(cached_tokens)),
+                ("headstart-prompt-tokens", str(usage.prompt_tokens)),
+                ("headstart-cached-tokens", str(usage.cached_tokens)),
                 ("headstart-pod", self._identity.pod_name),
-                (LOAD_REPORT_KEY, encode_load_report(self._identity, self._engine.stats)),
+                (LOAD_REPORT_KEY, encode_load_report(self._identity, self._completions.engine_stats)),
             )
         )
 

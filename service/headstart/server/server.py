@@ -13,12 +13,15 @@ from dataclasses import dataclass
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from opentelemetry.trace import Tracer
 
 from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
+from headstart.edge.tracing import TracingInterceptor
 from headstart.engine.handle import EngineHandle
+from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
@@ -34,8 +37,10 @@ class PodServices:
     """What a pod answers. Built by the composition root, around one engine."""
 
     engine: EngineHandle
+    completions: PodCompletions
     inference: InferenceServicer
     prefix_cache: PrefixCacheServicer
+    tracer: Tracer
 
 
 class HealthServer:
@@ -63,7 +68,9 @@ class PodServer:
         self._pod_health = health
         self._health = HealthServicer(health.probes())
         self._server = grpc.aio.server(
-            interceptors=[StatusInterceptor()], options=server_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+            interceptors=[StatusInterceptor(), TracingInterceptor(services.tracer)],
+            options=server_options(),
+            maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(services.inference, self._server)
         prefix_cache_pb2_grpc.add_PrefixCacheServicer_to_server(services.prefix_cache, self._server)
@@ -87,7 +94,7 @@ class PodServer:
 
     async def stop(self) -> None:
         """Now: calls in progress end UNAVAILABLE with what they have; a client that does not read is cut off."""
-        self._services.inference.stop()
+        self._services.completions.stop()
         self._services.prefix_cache.stop()
         self._health.close()
         with contextlib.suppress(TimeoutError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,9 +17,6 @@ def server_span(tracer: Tracer, name: str, *, parent: Context, attributes: Mappi
     token = context.attach(trace.set_span_in_context(span, parent))
     try:
         yield span
-    except asyncio.CancelledError:
-        mark_error(span, "CANCELLED")
-        raise
     finally:
         context.detach(token)
         span.end()

@@ -30,6 +30,8 @@ SIMULATED = {
     "server.host": "127.0.0.1",
     "server.grpc_port": 0,
     "server.health_port": 0,
+    "server.http_port": 0,
+    "server.metrics_port": 0,
 }
 
 

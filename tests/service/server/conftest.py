@@ -25,13 +25,19 @@ from headstart.engine.loop import EngineLoop, EngineParts
 from headstart.runner.simulated_runner import SimulatedRunner
 from headstart.scheduler.limits import SchedulerLimits
 from headstart.scheduler.scheduler import Scheduler
+from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
+from headstart.server.recorder import RequestRecorder
 from headstart.server.server import PodServer, PodServices
+from headstart.telemetry.requests import RequestInstruments
+from headstart.telemetry.signals import Signals, open_signals
 from headstart.text.chat import ChatTemplate
 from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -173,6 +179,8 @@ class Pod:
     server: PodServer
     health: PodHealth
     channel: grpc.aio.Channel
+    signals: Signals
+    spans: InMemorySpanExporter
 
     @property
     def inference(self):
@@ -197,7 +205,7 @@ class Pod:
 
     async def quiescent(self):
         """Nothing is left anywhere."""
-        await until(lambda: self.engine.num_in_flight == 0 and self.services.inference.num_running == 0)
+        await until(lambda: self.engine.num_in_flight == 0 and self.services.completions.num_running == 0)
         await until(lambda: not self.scheduler.has_work and self.pool.num_free == self.pool.num_blocks)
 
 
@@ -213,6 +221,7 @@ async def start_pod():
 
     async def start(*, num_blocks=256, max_queued_requests=100, heartbeat_s=0.05, event_buffer=1000, chats=True):
         tokenizer, runner, log = byte_tokenizer(), HeldRunner(), EventLog()
+        spans = InMemorySpanExporter()
         pool = BlockPool(num_blocks, log)
         scheduler = Scheduler(
             BlockManager(pool, block_size=BLOCK, root=ROOT),
@@ -250,9 +259,24 @@ async def start_pod():
         )
         limits = Limits(model="tiny", max_len=MAX_LEN, vocab_size=VOCAB_SIZE, max_token_bytes=9)
         prompts = PromptReader(tokenizer, ChatTemplate(TEMPLATE) if chats else None)
+        signals = open_signals(
+            service_name="headstart", instance_id="pod-0", span_processors=(SimpleSpanProcessor(spans),), environ={}
+        )
+        completions = PodCompletions(
+            engine,
+            identity=identity,
+            limits=limits,
+            prompts=prompts,
+            tokenizer=tokenizer,
+            recorder=RequestRecorder(signals.tracer, RequestInstruments(signals.meter), model="tiny"),
+        )
         services = PodServices(
+            tracer=signals.tracer,
             engine=engine,
-            inference=InferenceServicer(engine, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer),
+            completions=completions,
+            inference=InferenceServicer(
+                completions, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer
+            ),
             prefix_cache=PrefixCacheServicer(
                 engine, identity=identity, limits=limits, hash_root=ROOT, heartbeat_s=heartbeat_s
             ),
@@ -261,7 +285,19 @@ async def start_pod():
         health.attach(engine)
         server = PodServer(services, health, host="127.0.0.1", port=0)
         await server.start()
-        pod = Pod(engine, runner, scheduler, pool, tokenizer, services, server, health, channel_to(server.port))
+        pod = Pod(
+            engine,
+            runner,
+            scheduler,
+            pool,
+            tokenizer,
+            services,
+            server,
+            health,
+            channel_to(server.port),
+            signals,
+            spans,
+        )
         pods.append((pod, prompts))
         return pod
 

@@ -1,4 +1,4 @@
-"""Ends that a whole pod reaches only by accident of timing, on a context that notes what it is given."""
+"""Ends that a whole pod reaches only by accident of timing."""
 
 import pytest
 from headstart.contract.request import GenerateSpec
@@ -15,9 +15,6 @@ DONE = Finish(FinishReason.STOP, matched_stop=7)
 class Recorder:
     def __init__(self):
         self.messages = []
-
-    async def write(self, message):
-        self.messages.append(message)
 
     @property
     def ends(self):
@@ -40,9 +37,10 @@ def chunk(text="", token_ids=(), **fields):
 async def relay(*streams, **fields):
     specs = [GenerateSpec(request_id=f"r{i}", prompt_token_ids=(1,) * 5, max_tokens=9) for i in range(len(streams))]
     context = Recorder()
-    generation = Generation(specs, context, token_bytes=lambda _: b"", clock=lambda: 20.0, **fields)
+    generation = Generation(specs, token_bytes=lambda _: b"", clock=lambda: 20.0, **fields)
     try:
-        await generation.relay(streams)
+        async for message in generation.messages(streams):
+            context.messages.append(message)
     except Exception as error:
         return context, generation, error
     return context, generation, None
@@ -59,7 +57,7 @@ async def test_a_good_end_says_usage_times_and_what_stopped_it():
     times = finished.timings
     assert (times.queue_s, times.prefill_s, times.decode_s, times.ttft_s) == (1.0, 2.0, 7.0, 3.0)
     assert times.num_preemptions == 1
-    assert generation.cached_tokens == 4
+    assert [(end.reason, end.stats, end.completion_tokens) for end in generation.ends] == [("stop", STATS, 2)]
 
 
 async def test_an_end_without_new_text_is_one_message():

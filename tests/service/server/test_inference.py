@@ -149,7 +149,7 @@ async def test_a_client_that_leaves_frees_everything_within_one_step(start_pod):
     pod.runner.let(3)
     await until(lambda: pod.runner.num_steps == 3)
     call.cancel()
-    await until(lambda: pod.services.inference.num_running == 0)
+    await until(lambda: pod.services.completions.num_running == 0)
     pod.runner.let(1)
     await pod.quiescent()
     assert pod.runner.num_steps == 4
@@ -160,7 +160,7 @@ async def test_a_deadline_ends_the_call_and_the_work(start_pod):
     pod.runner.hold()
     answer = await pod.generate(timeout=0.1, max_tokens=400)
     assert answer.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    await until(lambda: pod.services.inference.num_running == 0)
+    await until(lambda: pod.services.completions.num_running == 0)
     pod.runner.let(1)
     await pod.quiescent()
     assert pod.runner.num_steps <= 1
@@ -322,7 +322,7 @@ async def test_a_stopping_server_ends_streams_cancelled_with_what_they_have_then
     await until(lambda: pod.engine.num_in_flight == 2)
     pod.runner.let(5)
     await until(lambda: pod.runner.num_steps == 5)
-    pod.services.inference.stop()
+    pod.services.completions.stop()
     pod.runner.free()
     answer = await read(call)
     assert answer.code is grpc.StatusCode.UNAVAILABLE

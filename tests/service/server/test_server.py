@@ -124,7 +124,7 @@ async def test_a_drain_has_an_end_with_partial_usage_also_beside_a_client_that_d
     reading = asyncio.ensure_future(read(call))
     if second_signal:
         send_sigterm()
-    await until(lambda: pod.services.inference._is_stopping)
+    await until(lambda: pod.services.completions._is_stopping)
     pod.runner.free()
     assert await asyncio.wait_for(served, 10) is True
     answer = await asyncio.wait_for(reading, 10)
@@ -150,7 +150,7 @@ async def test_a_dead_engine_ends_the_serving_with_false(start_pod):
 
 async def test_idle_clients_may_ping_as_often_as_is_stated_and_no_oftener(start_pod, monkeypatch):
     strict = await start_pod()
-    monkeypatch.setattr("headstart.server.server.MIN_PING_INTERVAL_S", 0.5)
+    monkeypatch.setattr("headstart.edge.listening.MIN_PING_INTERVAL_S", 0.5)
     lenient = await start_pod()
     options = [
         ("grpc.keepalive_time_ms", 1000),

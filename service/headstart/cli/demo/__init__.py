@@ -38,6 +38,8 @@ def demo_settings(model: str | None = None) -> Settings:
         "server.host": "127.0.0.1",
         "server.grpc_port": 0,
         "server.health_port": 0,
+        "server.http_port": 0,
+        "server.metrics_port": 0,
         "server.drain_delay_s": 0,
         "telemetry.log_level": "warning",
     }

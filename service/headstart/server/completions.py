@@ -1,0 +1,118 @@
+"""A pod's own `Completions`: from a request of the contract to the engine, and from its chunks to messages.
+
+Every front of the pod, gRPC and HTTP, runs requests here. Checks and texts are `edge`'s; this module joins them to the
+engine. It knows nothing of steps or blocks. Owner of its state (the calls in progress): the server's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from headstart.contract import codec
+from headstart.contract.identity import PodIdentity
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.limits import Limits
+from headstart.edge.prompts import PromptReader
+from headstart.edge.specs import build_specs
+from headstart.edge.validation import check_generate
+from headstart.engine.handle import EngineHandle
+from headstart.engine.messages import EngineStats
+from headstart.engine.stream import RequestStream
+from headstart.errors import UnavailableError
+from headstart.server.generation import Generation
+from headstart.server.recorder import CallRecord, RequestRecorder
+from headstart.telemetry.propagation import outgoing_headers
+from headstart.text.tokenizer import Tokenizer
+
+
+class PodCompletions:
+    """One pod's model. `tokenizer` is None for a pod that only takes token ids; `clock` is the recorder's."""
+
+    def __init__(
+        self,
+        engine: EngineHandle,
+        *,
+        identity: PodIdentity,
+        limits: Limits,
+        prompts: PromptReader,
+        tokenizer: Tokenizer | None,
+        recorder: RequestRecorder,
+    ) -> None:
+        self.clock = recorder.clock
+        self._engine = engine
+        self._identity = identity
+        self._limits = limits
+        self._prompts = prompts
+        self._tokenizer = tokenizer
+        self._recorder = recorder
+        self._streams: set[RequestStream] = set()
+        self._is_stopping = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._engine.is_ready and not self._is_stopping
+
+    @property
+    def num_running(self) -> int:
+        """Choices in progress; 0 whenever no call is."""
+        return len(self._streams)
+
+    @property
+    def engine_stats(self) -> EngineStats:
+        return self._engine.stats
+
+    async def models(self) -> Sequence[pb.Model]:
+        return [codec.encode_model(self._identity)]
+
+    def stop(self) -> None:
+        """End every call: each choice finishes as cancelled with what it has, then the call is UNAVAILABLE."""
+        self._is_stopping = True
+        for stream in self._streams:
+            self._engine.cancel(stream.request_id)
+
+    async def generate(
+        self, request: pb.GenerateRequest, *, deadline_s: float | None = None
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
+        """The request's messages; closing it before the end cancels the request. Raises HeadstartError."""
+        call = CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s)
+        streams: list[RequestStream] = []
+        try:
+            generation = await self._prepare(request, call)
+            self._check_open()
+            streams = await self._engine.submit_all(call.specs)
+            self._streams.update(streams)
+            if self._is_stopping:
+                self.stop()  # it came while the engine was being asked
+            async for message in generation.messages(streams):
+                yield message
+        except BaseException as error:
+            call.error = error
+            raise
+        finally:
+            # Closing a stream that has not ended cancels its request: the client left, or another choice failed.
+            for stream in streams:
+                self._streams.discard(stream)
+                await stream.aclose()
+            self._recorder.record(call, end_s=self.clock())
+
+    async def _prepare(self, request: pb.GenerateRequest, call: CallRecord) -> Generation:
+        check_generate(request, self._limits)
+        call.specs = build_specs(
+            request,
+            await self._prompts.read(request),
+            limits=self._limits,
+            deadline_s=call.deadline_s,
+            trace_parent=dict(outgoing_headers()).get("traceparent", ""),
+        )
+        generation = Generation(
+            call.specs, token_bytes=self._token_bytes, clock=self.clock, echoes_prompt=request.echo_token_ids
+        )
+        call.ends = generation.ends
+        return generation
+
+    def _check_open(self) -> None:
+        if self._is_stopping:
+            raise UnavailableError("this pod is stopping; another pod may serve the request")
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        return b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)

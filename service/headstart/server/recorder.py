@@ -1,0 +1,128 @@
+"""What a pod tells of a request when it is over: its span's attributes, three spans below it, and the metrics.
+
+The spans `queue`, `prefill` and `decode` are made afterwards, from the times that the engine noted: nothing is traced
+while a request runs. No prompt and no output is recorded. Holds no state but instruments.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Span, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.request import GenerateSpec
+from headstart.core.step import RequestStats
+from headstart.errors import HeadstartError
+from headstart.server.generation import ChoiceEnd
+from headstart.telemetry.requests import RequestInstruments, RequestRecord
+
+_MAX_ATTRIBUTE = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call from its arrival on; whoever runs it fills it in. Times are on the monotonic clock."""
+
+    request: pb.GenerateRequest
+    arrival_s: float
+    deadline_s: float | None
+    specs: Sequence[GenerateSpec] = ()
+    ends: Sequence[ChoiceEnd] = ()
+    error: BaseException | None = None
+    span: Span = field(default_factory=trace.get_current_span)
+    """The span of the hop, current when the record is made."""
+
+
+class RequestRecorder:
+    """`model` is the served name: what callers write would be an open set of labels. `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: RequestInstruments,
+        *,
+        model: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._tracer = tracer
+        self._instruments = instruments
+        self._model = model
+
+    def record(self, call: CallRecord, *, end_s: float) -> None:
+        """The call is over, well or not."""
+        ended = self._ended(call, end_s)
+        self._instruments.record(ended)
+        if not call.span.is_recording():
+            return
+        call.span.set_attributes(ended.attributes())
+        call.span.set_attributes(_request_attributes(call))
+        for end in call.ends:
+            if end.stats is not None:
+                self._add_phases(call.span, end.stats, end_s)
+
+    def _ended(self, call: CallRecord, end_s: float) -> RequestRecord:
+        all_stats = [end.stats for end in call.ends if end.stats is not None]
+        first_token_s = min((stats.first_token_s for stats in all_stats if stats.first_token_s > 0.0), default=None)
+        return RequestRecord(
+            operation="chat" if call.request.WhichOneof("prompt") == "chat" else "text_completion",
+            model=self._model,
+            input_tokens=len(call.specs[0].prompt_token_ids) if call.specs else 0,
+            cached_tokens=max((stats.cached_tokens for stats in all_stats), default=0),
+            output_tokens=sum(end.completion_tokens for end in call.ends),
+            finish_reasons=tuple(end.reason.value for end in call.ends),
+            duration_s=end_s - call.arrival_s,
+            ttft_s=None if first_token_s is None else first_token_s - call.arrival_s,
+            error_type=_error_type(call, end_s),
+        )
+
+    def _add_phases(self, span: Span, stats: RequestStats, end_s: float) -> None:
+        """A phase that was not reached has no span; one that was not left ends with the request."""
+        parent = trace.set_span_in_context(span, context.Context())
+        edges = (stats.arrival_s, stats.admitted_s, stats.first_token_s)
+        to_wall_ns = time.time_ns() - round(end_s * 1e9)
+        for index, name in enumerate(("queue", "prefill", "decode")):
+            start_s = edges[index]
+            if start_s <= 0.0:
+                continue
+            stop_s = next((edge for edge in edges[index + 1 :] if edge > 0.0), end_s)
+            phase = self._tracer.start_span(name, context=parent, start_time=to_wall_ns + round(start_s * 1e9))
+            if name == "prefill":
+                phase.set_attribute("gen_ai.usage.cache_read.input_tokens", stats.cached_tokens)
+            phase.end(end_time=to_wall_ns + round(stop_s * 1e9))
+
+
+def _request_attributes(call: CallRecord) -> dict[str, AttributeValue]:
+    """What was asked for, as far as it was said, and the preemptions that it met."""
+    request, sampling = call.request, call.request.sampling
+    attributes: dict[str, AttributeValue] = {
+        "headstart.preemptions": sum(end.stats.num_preemptions for end in call.ends if end.stats is not None)
+    }
+    if call.specs:
+        attributes["gen_ai.response.id"] = call.specs[0].request_id
+        attributes["gen_ai.request.choice.count"] = len(call.specs)
+        if sampling.HasField("seed") and sampling.seed <= _MAX_ATTRIBUTE:
+            attributes["gen_ai.request.seed"] = sampling.seed
+    if request.HasField("max_tokens"):
+        attributes["gen_ai.request.max_tokens"] = request.max_tokens
+    for name in ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"):
+        if sampling.HasField(name):
+            attributes[f"gen_ai.request.{name}"] = getattr(sampling, name)
+    return attributes
+
+
+def _error_type(call: CallRecord, end_s: float) -> str:
+    """A status name. A call that was closed from outside was cancelled, or its deadline had passed."""
+    error = call.error
+    if error is None:
+        return ""
+    if isinstance(error, HeadstartError):
+        return error.status
+    if isinstance(error, Exception):
+        return "INTERNAL"
+    return "DEADLINE_EXCEEDED" if call.deadline_s is not None and end_s >= call.deadline_s else "CANCELLED"

@@ -1,0 +1,86 @@
+"""Where spans and metrics go: metrics to Prometheus when it asks, and both to an OTLP collector when one is named.
+
+Without a collector no span is recorded. Nothing here is global: a process may hold several. Owner of the threads that
+send: whoever opened the signals and shuts them down.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import NoOpTracer, Tracer
+from prometheus_client import CollectorRegistry, generate_latest
+
+from headstart.telemetry.otlp import metric_exporter, span_exporter
+
+_SCOPE = "headstart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """A tracer, a meter and what the meter knows. Made by `open_signals`."""
+
+    tracer: Tracer
+    meter: Meter
+    registry: CollectorRegistry
+    closers: tuple[Callable[[], None], ...]
+
+    def exposition(self) -> bytes:
+        """Every metric, in Prometheus' text format. Takes milliseconds and calls observers; from any thread."""
+        return generate_latest(self.registry)
+
+    def shutdown(self, *, timeout_s: float) -> None:
+        """Send what is left and stop. A collector that does not answer costs at most `timeout_s`; blocks so long."""
+        threads = [threading.Thread(target=close, daemon=True) for close in self.closers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout_s / len(threads))
+
+
+def open_signals(
+    *,
+    service_name: str,
+    instance_id: str,
+    otlp_endpoint: str | None = None,
+    span_processors: tuple[SpanProcessor, ...] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Signals:
+    """`OTEL_SERVICE_NAME` wins over `service_name`, `OTEL_EXPORTER_OTLP_*ENDPOINT` over `otlp_endpoint`.
+
+    `span_processors` get the spans too. Raises ConfigError for a protocol that is unknown or not installed.
+    """
+    name = environ.get("OTEL_SERVICE_NAME") or service_name
+    resource = Resource.create({"service.name": name, "service.instance.id": instance_id})
+    registry = CollectorRegistry()
+    readers: list[MetricReader] = [PrometheusMetricReader(registry=registry, scope_info_enabled=False)]
+    to_collector = metric_exporter(otlp_endpoint, environ)
+    if to_collector is not None:
+        readers.append(PeriodicExportingMetricReader(to_collector))
+    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    tracer, close_tracer = _open_tracer(resource, span_exporter(otlp_endpoint, environ), span_processors)
+    return Signals(
+        tracer=tracer, meter=meters.get_meter(_SCOPE), registry=registry, closers=(meters.shutdown, *close_tracer)
+    )
+
+
+def _open_tracer(
+    resource: Resource, exporter: SpanExporter | None, span_processors: tuple[SpanProcessor, ...]
+) -> tuple[Tracer, tuple[Callable[[], None], ...]]:
+    processors = [*span_processors, *([BatchSpanProcessor(exporter)] if exporter is not None else [])]
+    if not processors:
+        return NoOpTracer(), ()
+    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for processor in processors:
+        tracers.add_span_processor(processor)
+    return tracers.get_tracer(_SCOPE), (tracers.shutdown,)
