@@ -23,7 +23,7 @@ from headstart_operator.delivery import Delivery, is_finished
 METHOD = "/headstart.v1.Inference/Generate"
 EPOCH_KEY = "headstart-epoch"
 
-_PASSED_TRAILERS = ("headstart-", "endpoint-load-metrics-bin")
+_PASSED_TRAILERS = "headstart-"
 _ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """Statuses of a pod under which another one may do better. CANCELLED did not come from us."""
 
