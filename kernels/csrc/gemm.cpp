@@ -12,30 +12,20 @@ namespace {
 
 // A task's rows of x stay in the L2 cache while its columns pass by.
 constexpr int64_t kTaskRows = 96;
-constexpr int64_t kTasksPerThread = 4;
 
+// The tasks: row parts times column parts, as even as they can be. There are as many column parts as threads, so that
+// a thread streams one long run of the weight; a small matrix is done before finer parts could balance anything.
 struct TaskGrid {
-  int64_t row_step, num_row_steps, group_step, num_group_steps;
+  int64_t m, num_groups, row_parts, group_parts;
 
-  int64_t size() const { return num_row_steps * num_group_steps; }
+  int64_t size() const { return row_parts * group_parts; }
 
-  GemmRange range(int64_t task, int64_t m, int64_t num_groups) const {
-    const int64_t row = task / num_group_steps * row_step;
-    const int64_t group = task % num_group_steps * group_step;
-    return {row, std::min(m, row + row_step), group, std::min(num_groups, group + group_step)};
+  GemmRange range(int64_t task) const {
+    const int64_t row = task / group_parts, part = task % group_parts;
+    return {row * m / row_parts, (row + 1) * m / row_parts, part * num_groups / group_parts,
+            (part + 1) * num_groups / group_parts};
   }
 };
-
-TaskGrid cut(int64_t m, int64_t num_groups, int64_t num_threads, int64_t tile_groups) {
-  TaskGrid grid;
-  grid.num_row_steps = (m + kTaskRows - 1) / kTaskRows;
-  grid.row_step = (m + grid.num_row_steps - 1) / grid.num_row_steps;
-  const int64_t wanted = std::max<int64_t>(1, num_threads * kTasksPerThread / grid.num_row_steps);
-  const int64_t step = (num_groups + wanted - 1) / wanted;
-  grid.group_step = num_threads == 1 ? num_groups : (step + tile_groups - 1) / tile_groups * tile_groups;
-  grid.num_group_steps = (num_groups + grid.group_step - 1) / grid.group_step;
-  return grid;
-}
 
 void check(const GemmCall& call) {
   const PackedWeight& w = *call.weight;
@@ -67,8 +57,9 @@ void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call)
     prepared.x = widened.data();
     prepared.ldx = w.k;
   }
-  const TaskGrid grid = cut(call.m, w.num_groups(), pool.size(), table.gemm_tile_groups);
-  pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task, call.m, w.num_groups())); });
+  const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
+                         std::min<int64_t>(pool.size(), w.num_groups())};
+  pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task)); });
 }
 
 void gemm(ThreadPool& pool, const PackedWeight& w, const void* x, int64_t m, int64_t ldx, float* y, int64_t ldy,

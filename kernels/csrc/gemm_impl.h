@@ -14,19 +14,18 @@ namespace HEADSTART_ISA_NAMESPACE {
 
 static constexpr int kVectorsPerGroup = static_cast<int>(kGroupColumns / kLanes);
 
-// Tile sizes by the number of registers: accumulators, the weights of a step and one broadcast must fit.
+// A tile is at most kMaxTileRows x kMaxTileGroups, and rows x groups at most kTileSize: the accumulators, the weights
+// of a step and one broadcast must fit the registers.
+static constexpr int kMaxTileGroups = 8;
 #if defined(__AVX512F__)
-static constexpr int kMaxTileRows = 12;
-static constexpr int kTileGroups = 2;
-static constexpr int kMostGroups = 4;  // times kTileGroups, for a single row
+static constexpr int kMaxTileRows = 6;
+static constexpr int kTileSize = 24;
 #elif defined(__AVX2__)
 static constexpr int kMaxTileRows = 6;
-static constexpr int kTileGroups = 1;
-static constexpr int kMostGroups = 4;
+static constexpr int kTileSize = 6;
 #else
 static constexpr int kMaxTileRows = 2;
-static constexpr int kTileGroups = 1;
-static constexpr int kMostGroups = 2;
+static constexpr int kTileSize = 2;
 #endif
 
 #if defined(__AVX512BF16__)
@@ -39,6 +38,16 @@ static inline void widen_bf16(const uint16_t* from, float* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(to + i, load_bf16(from + i));
   for (; i < count; ++i) to[i] = float_of_bf16(from[i]);
+}
+
+// What a tile asks to be brought into the L2 cache while it works: the same place of `num_groups` groups further on.
+struct Ahead {
+  const uint8_t* weights;
+  int64_t num_groups;
+};
+
+static inline void fetch(const Ahead& ahead, int64_t group_bytes, int64_t offset) {
+  for (int64_t g = 0; g < ahead.num_groups; ++g) __builtin_prefetch(ahead.weights + g * group_bytes + offset, 0, 2);
 }
 
 template <int kRows, int kGroups>
@@ -71,10 +80,12 @@ struct FloatWeights {
   using X = float;
 
   template <int kRows, int kGroups>
-  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const float* x, const uint8_t* w) {
+  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const float* x, const uint8_t* w,
+                         const Ahead& ahead) {
     const int64_t k = call.weight->k, group_bytes = call.weight->group_bytes;
     vf weights[tile.kVectors];
     for (int64_t i = 0; i < k; ++i) {
+      fetch(ahead, group_bytes, i * 64);
 #pragma GCC unroll 16
       for (int v = 0; v < tile.kVectors; ++v) {
         const uint8_t* group = w + v / kVectorsPerGroup * group_bytes + i * kGroupColumns * 4;
@@ -107,10 +118,12 @@ struct Bf16Weights {
   using X = uint16_t;
 
   template <int kRows, int kGroups>
-  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const uint16_t* x, const uint8_t* w) {
+  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const uint16_t* x, const uint8_t* w,
+                         const Ahead& ahead) {
     const int64_t k = call.weight->k, group_bytes = call.weight->group_bytes;
     __m512i weights[kGroups];
     for (int64_t pair = 0; pair < k / 2; ++pair) {
+      fetch(ahead, group_bytes, pair * 64);
 #pragma GCC unroll 16
       for (int g = 0; g < kGroups; ++g) weights[g] = _mm512_load_si512(w + g * group_bytes + pair * 64);
       dot_add(tile, weights, x + 2 * pair, call.ldx, false);
@@ -129,11 +142,13 @@ struct Bf16Weights {
   using X = float;
 
   template <int kRows, int kGroups>
-  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const float* x, const uint8_t* w) {
+  static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const float* x, const uint8_t* w,
+                         const Ahead& ahead) {
     const int64_t k = call.weight->k, group_bytes = call.weight->group_bytes;
     const vi high = set1_int(static_cast<int32_t>(0xffff0000u));
     vf even[tile.kVectors], odd[tile.kVectors];
     for (int64_t i = 0; i < k; i += 2) {
+      fetch(ahead, group_bytes, i * 32);
 #pragma GCC unroll 16
       for (int v = 0; v < tile.kVectors; ++v) {
         const uint8_t* group = w + v / kVectorsPerGroup * group_bytes + i * kGroupColumns * 2;
@@ -166,73 +181,67 @@ static inline void write_tile(const Tile<kRows, kGroups>& tile, const GemmCall& 
 }
 
 template <typename Weights, int kRows, int kGroups>
-static void run_tile(const GemmCall& call, int64_t row, int64_t group) {
+static void run_tile(const GemmCall& call, int64_t row, int64_t group, const Ahead& ahead) {
   using X = typename Weights::X;
   Tile<kRows, kGroups> tile;
   tile.clear();
-  Weights::run(tile, call, static_cast<const X*>(call.x) + row * call.ldx, call.weight->group(group));
+  Weights::run(tile, call, static_cast<const X*>(call.x) + row * call.ldx, call.weight->group(group), ahead);
   write_tile(tile, call, row, group);
 }
 
-using TileFn = void (*)(const GemmCall& call, int64_t row, int64_t group);
+using TileFn = void (*)(const GemmCall& call, int64_t row, int64_t group, const Ahead& ahead);
 
-template <int... kIndices>
-struct Indices {};
-template <int kCount, int... kIndices>
-struct CountTo : CountTo<kCount - 1, kCount - 1, kIndices...> {};
-template <int... kIndices>
-struct CountTo<0, kIndices...> {
-  using Type = Indices<kIndices...>;
-};
+template <typename Weights>
+struct TileTable {
+  TileFn tiles[kMaxTileRows][kMaxTileGroups];
 
-template <typename Weights, int kGroups, int... kIndices>
-static inline TileFn pick_tile(int64_t rows, Indices<kIndices...>) {
-  static constexpr TileFn kTiles[] = {run_tile<Weights, kIndices + 1, kGroups>...};
-  return kTiles[rows - 1];
-}
-
-// Columns first on the outside, so that a group's weights are read from memory once for all rows of the range.
-template <typename Weights, int kMaxRows, int kGroups>
-static void run_groups(const GemmCall& call, const GemmRange& range) {
-  const int64_t num_rows = range.row_end - range.row_begin;
-  const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t group = range.group_begin; group < range.group_end; group += kGroups) {
-    int64_t row = range.row_begin;
-    for (int64_t tile = 0; tile < num_tiles; ++tile) {
-      const int64_t rows = num_rows / num_tiles + (tile < num_rows % num_tiles);
-      pick_tile<Weights, kGroups>(rows, typename CountTo<kMaxRows>::Type())(call, row, group);
-      row += rows;
+  template <int kRows, int kGroups>
+  constexpr void fill() {
+    if constexpr (kRows * kGroups <= kTileSize) tiles[kRows - 1][kGroups - 1] = run_tile<Weights, kRows, kGroups>;
+    if constexpr (kGroups < kMaxTileGroups) {
+      fill<kRows, kGroups + 1>();
+    } else if constexpr (kRows < kMaxTileRows) {
+      fill<kRows + 1, 1>();
     }
   }
+
+  constexpr TileTable() : tiles{} { fill<1, 1>(); }
+};
+
+// `total` cut into `count` parts that differ by one at most: the size of part `index`.
+static inline int64_t part_of(int64_t total, int64_t count, int64_t index) {
+  return total / count + (index < total % count);
 }
 
-// Few rows take many groups at once: their chains hide the latency of an addition and of memory.
-template <typename Weights, int kGroups>
-static void run_range(const GemmCall& call, GemmRange range) {
-  constexpr int kMaxRows = kMaxTileRows * kTileGroups / kGroups;
-  const int64_t whole = (range.group_end - range.group_begin) / kGroups * kGroups;
-  run_groups<Weights, kMaxRows, kGroups>(
-      call, {range.row_begin, range.row_end, range.group_begin, range.group_begin + whole});
-  range.group_begin += whole;
-  if constexpr (kGroups > 1) {
-    if (range.group_begin < range.group_end) run_range<Weights, kGroups / 2>(call, range);
-  }
-}
-
-template <typename Weights, int kTimes>
-static void run_widest(const GemmCall& call, const GemmRange& range) {
-  if constexpr (kTimes == 1) {
-    run_range<Weights, kTileGroups>(call, range);
-  } else if ((range.row_end - range.row_begin) * kTimes <= kMaxTileRows) {
-    run_range<Weights, kTileGroups * kTimes>(call, range);
-  } else {
-    run_widest<Weights, kTimes / 2>(call, range);
+// Columns on the outside, so that a group's weights are read from memory once for all rows of the range. Few rows take
+// many groups at once: their chains hide the latency of an addition. While the tiles of some groups work they fetch the
+// next groups, each its share.
+template <typename Weights>
+static void run_range(const GemmCall& call, const GemmRange& range) {
+  static constexpr TileTable<Weights> kTable;
+  const int64_t num_rows = range.row_end - range.row_begin, num_groups = range.group_end - range.group_begin;
+  const int64_t num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows;
+  const int64_t most_groups = lesser(kMaxTileGroups, kTileSize / part_of(num_rows, num_tiles, 0));
+  const int64_t num_blocks = (num_groups + most_groups - 1) / most_groups;
+  int64_t group = range.group_begin;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t groups = part_of(num_groups, num_blocks, block);
+    int64_t next = group + groups, row = range.row_begin;
+    int64_t left = block + 1 < num_blocks ? part_of(num_groups, num_blocks, block + 1) : 0;
+    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+      const int64_t rows = part_of(num_rows, num_tiles, tile), share = (left + num_tiles - tile - 1) / (num_tiles - tile);
+      kTable.tiles[rows - 1][groups - 1](call, row, group, {call.weight->group(next), share});
+      row += rows;
+      next += share;
+      left -= share;
+    }
+    group += groups;
   }
 }
 
 static void gemm_range(const GemmCall& call, GemmRange range) {
-  if (call.weight->type == PackedWeight::Type::f32) return run_widest<FloatWeights, kMostGroups>(call, range);
-  run_widest<Bf16Weights, kMostGroups>(call, range);
+  if (call.weight->type == PackedWeight::Type::f32) return run_range<FloatWeights>(call, range);
+  run_range<Bf16Weights>(call, range);
 }
 
 }  // namespace HEADSTART_ISA_NAMESPACE

@@ -16,8 +16,6 @@ struct KernelTable {
 
   // Whether bf16 weights take a bf16 x as it is; else gemm widens x first.
   bool has_bf16_dot;
-  // Column groups that a task should be a multiple of.
-  int64_t gemm_tile_groups;
   void (*gemm)(const GemmCall& call, GemmRange range);
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
 

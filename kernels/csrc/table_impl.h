@@ -17,7 +17,6 @@ static constexpr KernelTable make_table(Isa isa) {
   KernelTable table{};
   table.isa = isa;
   table.has_bf16_dot = kHasBf16Dot;
-  table.gemm_tile_groups = kTileGroups;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
   table.attend_unit = attend_unit;
