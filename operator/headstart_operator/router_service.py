@@ -47,19 +47,18 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
     async def DumpIndex(self, request: router_pb2.DumpIndexRequest, context: Context) -> None:
         """The index as of one moment: it is copied before the first message leaves."""
-        names = {ref.uid: ref.name if view is None else view.name for ref, view in self._fleet.refs()}
-        if request.pod and request.pod not in names.values():
-            raise NotFoundError("pod: no pod of this name is known; GetPods names them")
+        if request.uid and request.uid not in {ref.uid for ref, _ in self._fleet.refs()}:
+            raise NotFoundError("uid: no such pod is known; GetPods names them")
         entries = list(self._fleet.index.dump())
-        keys = sorted({key for _, holders in entries for key in holders if request.pod in ("", names.get(key.uid))})
-        await context.write(router_pb2.IndexChunk(pods=[names.get(key.uid, key.uid) for key in keys]))
+        keys = sorted({key for _, holders in entries for key in holders if request.uid in ("", key.uid)})
+        await context.write(router_pb2.IndexChunk(uids=[key.uid for key in keys]))
         for chunk in _chunks(entries, {key: number for number, key in enumerate(keys)}):
             await context.write(chunk)
             await asyncio.sleep(0)
 
     async def GetPods(self, request: router_pb2.GetPodsRequest, context: Context) -> router_pb2.Pods:
-        pods = [self._pod(ref, view) for ref, view in self._fleet.refs()]
-        return router_pb2.Pods(pods=sorted(pods, key=lambda pod: (pod.name, pod.address)))
+        refs = sorted(self._fleet.refs(), key=lambda pair: (pair[0].name, pair[0].address))
+        return router_pb2.Pods(pods=[self._pod(ref, view) for ref, view in refs])
 
     def _pod(self, ref: PodRef, view: PodView | None) -> router_pb2.Pod:
         if view is None:

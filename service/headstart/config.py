@@ -179,6 +179,20 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
+    endpoints: str = _option("", "--endpoints", "host:port,... of the pods, instead of finding them in Kubernetes.")
+    namespace: str = _option("", "--namespace", "Where the pods are. By default the operator's own namespace.")
+    selector: str = _option("", "--selector", "Label selector of the pods. By default that of the EnginePool.")
+    pod_port: int = _option(50051, "--pod-port", "The pods' gRPC port.", ge=1, le=65_535)
+    kube_api: str = _option("", "--kube-api", "URL of the Kubernetes API, for tests. By default as in any pod.")
+    policy: Literal["prefix", "least-loaded", "round-robin"] = _option(
+        "prefix", "--policy", "How pods are chosen. All but prefix are there to compare with."
+    )
+    max_queued_requests: int = _option(4096, None, "Requests that wait for a pod; more are sent away.", ge=0)
+    max_queued_tokens: int = _option(16_000_000, None, "Prompt tokens that wait; more are sent away.", ge=0)
+    max_queued_per_tenant: int = _option(4096, None, "Requests of one tenant that wait; more are refused.", ge=0)
+
+
 class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "--log-level", "Least severe log line.")
     log_format: Literal["text", "json"] = _option("text", "--log-format", "Log lines for people or for machines.")
@@ -191,7 +205,7 @@ class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class Settings(BaseSettings):
-    """All settings of a pod. Built by `load_settings`."""
+    """All settings of a pod and of the operator. Built by `load_settings`."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=False
@@ -215,6 +229,7 @@ class Settings(BaseSettings):
     runner: RunnerSettings = RunnerSettings()
     speculation: SpeculationSettings = SpeculationSettings()
     server: ServerSettings = ServerSettings()
+    operator: OperatorSettings = OperatorSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod

@@ -16,11 +16,12 @@ from headstart.errors import HeadstartError
 # command -> (module with `configure` and `run`, one line of help)
 _COMMANDS = {
     "serve": ("headstart.cli.serve", "run one pod: gRPC on one engine"),
+    "route": ("headstart.cli.route", "run the operator: one endpoint in front of many pods"),
     "demo": ("headstart.cli.demo", "one pod and three requests that share a prefix: what was cached and computed"),
     "generate": ("headstart.cli.generate", "send one prompt to a pod and stream the answer"),
     "chat": ("headstart.cli.chat", "talk to a pod, turn by turn"),
     "tokenize": ("headstart.cli.tokenize", "the token ids that a pod makes of a text"),
-    "cache": ("headstart.cli.cache", "what a pod's prefix cache holds"),
+    "cache": ("headstart.cli.cache", "what a pod's prefix cache holds, and whether the operator knows it"),
     "config": ("headstart.cli.config", "the settings in effect, their schema, their documentation"),
 }
 

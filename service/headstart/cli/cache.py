@@ -1,35 +1,36 @@
-"""`headstart cache show`: what a pod holds, as told by its state and by one snapshot of its cache events."""
+"""`headstart cache`: what a pod holds, as told by its state and by one snapshot of its cache events."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.table import Table
 
 from headstart.cli import client
+from headstart.cli.snapshot import Held, read_snapshot
+from headstart.cli.verify import run_verify
 from headstart.contract.proto import prefix_cache_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2_grpc as rpc
 
 
-class Held(NamedTuple):
-    """A pod's cached blocks at one moment: hash -> parent, and what the pod says of itself."""
-
-    hello: pb.Hello
-    seq: int
-    parents: dict[int, int]
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["show"], help="show: counts, rates and the shape of the cached chains.")
+    parser.add_argument(
+        "what",
+        choices=["show", "verify"],
+        help="show: counts, rates and the shape of a pod's cached chains. "
+        "verify: compare an operator's index with the true set of each of its pods.",
+    )
     parser.add_argument("--json", action="store_true", help="One JSON object instead of a table.")
     client.add_endpoint_flags(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
+    if parsed.what == "verify":
+        return run_verify(parsed.endpoint, timeout=parsed.timeout, is_json=parsed.json)
+
     def show() -> int:
         with client.open_channel(parsed.endpoint) as channel:
             stub = rpc.PrefixCacheStub(channel)
@@ -47,24 +48,6 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
 
     return client.report_failure(show, parsed.endpoint)
-
-
-def read_snapshot(stub: rpc.PrefixCacheStub, timeout: float | None) -> Held:
-    """All hashes that the pod holds now; the stream is closed after the snapshot's last chunk."""
-    updates = stub.Watch(pb.WatchRequest(), timeout=timeout)
-    hello = pb.Hello()
-    parents: dict[int, int] = {}
-    seq = 0
-    for update in updates:
-        if update.HasField("hello"):
-            hello = update.hello
-        elif update.HasField("snapshot"):
-            parents.update(zip(update.snapshot.hashes, update.snapshot.parents, strict=True))
-            seq = update.snapshot.seq
-            if update.snapshot.last:
-                break
-    updates.cancel()
-    return Held(hello, seq, parents)
 
 
 def summarise(state: pb.State, held: Held) -> list[tuple[str, str]]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import typing
+from collections.abc import Collection
 from typing import Any
 
 from headstart.config import DEFAULT_SECRETS_DIR, Setting, Settings, list_settings, load_settings
 
+POD_SECTIONS = frozenset(Settings.model_fields) - {"operator"}
+OPERATOR_SECTIONS = frozenset({"operator", "server", "telemetry"})
 
-def add_settings_flags(parser: argparse.ArgumentParser) -> None:
-    """Every flag of the settings. A flag that is not given leaves its setting to the other sources."""
+
+def add_settings_flags(parser: argparse.ArgumentParser, *, sections: Collection[str] = POD_SECTIONS) -> None:
+    """The flags of these sections. A flag that is not given leaves its setting to the other sources."""
     group = parser.add_argument_group("settings (also as environment variables, in secret files or in YAML)")
     for setting in list_settings():
-        if setting.flag:
+        if setting.flag and setting.key.partition(".")[0] in sections:
             _add_flag(group, setting)
     group.add_argument(
         "--secrets-dir",

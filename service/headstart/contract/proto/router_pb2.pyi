@@ -38,13 +38,13 @@ class Candidate(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., cost_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., work_s: _Optional[float] = ..., matched_blocks: _Optional[int] = ..., predicted_cached_tokens: _Optional[int] = ..., has_room: _Optional[bool] = ...) -> None: ...
 
 class DumpIndexRequest(_message.Message):
-    __slots__ = ("pod",)
-    POD_FIELD_NUMBER: _ClassVar[int]
-    pod: str
-    def __init__(self, pod: _Optional[str] = ...) -> None: ...
+    __slots__ = ("uid",)
+    UID_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    def __init__(self, uid: _Optional[str] = ...) -> None: ...
 
 class IndexChunk(_message.Message):
-    __slots__ = ("pods", "entries")
+    __slots__ = ("uids", "entries")
     class Entry(_message.Message):
         __slots__ = ("hash", "pods")
         HASH_FIELD_NUMBER: _ClassVar[int]
@@ -52,11 +52,11 @@ class IndexChunk(_message.Message):
         hash: int
         pods: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, hash: _Optional[int] = ..., pods: _Optional[_Iterable[int]] = ...) -> None: ...
-    PODS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    pods: _containers.RepeatedScalarFieldContainer[str]
+    uids: _containers.RepeatedScalarFieldContainer[str]
     entries: _containers.RepeatedCompositeFieldContainer[IndexChunk.Entry]
-    def __init__(self, pods: _Optional[_Iterable[str]] = ..., entries: _Optional[_Iterable[_Union[IndexChunk.Entry, _Mapping]]] = ...) -> None: ...
+    def __init__(self, uids: _Optional[_Iterable[str]] = ..., entries: _Optional[_Iterable[_Union[IndexChunk.Entry, _Mapping]]] = ...) -> None: ...
 
 class GetPodsRequest(_message.Message):
     __slots__ = ()

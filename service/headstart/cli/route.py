@@ -1,0 +1,71 @@
+"""`headstart route`: the operator until a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import typing
+
+from rich.console import Console
+
+from headstart.cli.flags import OPERATOR_SECTIONS, add_settings_flags, settings_from
+from headstart.config import Settings
+
+if typing.TYPE_CHECKING:
+    from headstart_operator.config import OperatorConfig
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "SIGTERM drains: requests are still taken for a delay, then only finished. A second one ends it."
+    add_settings_flags(parser, sections=OPERATOR_SECTIONS)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    settings = settings_from(parsed)
+    # The operator is imported only now: wrong settings are answered at once, and pods need not have it.
+    from headstart_operator.app import Operator, serve
+
+    from headstart.telemetry.logs import set_up_logging
+
+    config = operator_config(settings)
+    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
+    console = Console(stderr=True)
+
+    def say_ready(operator: Operator) -> None:
+        num_pods = len(operator.fleet.snapshot())
+        console.print(
+            f"headstart: routing to {num_pods} pods, gRPC on port {operator.grpc_port}, "
+            f"health on {operator.health_port}",
+            highlight=False,
+        )
+
+    return asyncio.run(serve(config, on_ready=say_ready))
+
+
+def operator_config(settings: Settings) -> OperatorConfig:
+    """The operator's part of the settings. Raises ConfigError."""
+    from headstart_operator.balancer import QueueLimits
+    from headstart_operator.config import OperatorConfig, parse_endpoints
+    from headstart_operator.score import Policy
+
+    chosen, server = settings.operator, settings.server
+    return OperatorConfig(
+        endpoints=parse_endpoints(chosen.endpoints),
+        namespace=chosen.namespace,
+        selector=chosen.selector,
+        pod_port=chosen.pod_port,
+        kube_api=chosen.kube_api,
+        policy=Policy(chosen.policy),
+        fleet_secret=settings.cache.hash_seed.get_secret_value().encode(),
+        queue_limits=QueueLimits(
+            max_requests=chosen.max_queued_requests,
+            max_tokens=chosen.max_queued_tokens,
+            max_requests_per_tenant=chosen.max_queued_per_tenant,
+        ),
+        max_prompt_bytes=settings.limits.max_prompt_bytes,
+        host=server.host,
+        grpc_port=server.grpc_port,
+        health_port=server.health_port,
+        drain_delay_s=server.drain_delay_s,
+        drain_timeout_s=server.drain_timeout_s,
+    )
