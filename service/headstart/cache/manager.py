@@ -15,6 +15,8 @@ from headstart.cache.pool import BlockPool
 from headstart.contract.prefix import block_hashes, hit_length
 from headstart.core.request import BlockTable, PrefixMatch
 
+_HASH_AHEAD = 16
+
 
 class BlockManager:
     """Blocks of `block_size` tokens from `pool`. `root` is the parent hash of every first block."""
@@ -30,14 +32,15 @@ class BlockManager:
     def match(self, table: BlockTable, tokens: Sequence[int]) -> PrefixMatch:
         """The cached blocks that continue `table`, up to the first miss. No side effect on the pool."""
         hits: list[int] = []
-        if self.is_caching:
-            self._hash_up_to(table, tokens, len(tokens) // self.block_size)
-            find = self.pool.find
-            for block_hash in table.hashes[len(table.block_ids) :]:
-                block = find(block_hash)
-                if block is None:
-                    break
-                hits.append(block)
+        num_full = len(tokens) // self.block_size if self.is_caching else 0
+        for index in range(len(table.block_ids), num_full):
+            if index >= len(table.hashes):
+                # A few at a time: whoever misses early need not hash a long prompt to learn it.
+                self._hash_up_to(table, tokens, min(num_full, index + _HASH_AHEAD))
+            block = self.pool.find(table.hashes[index])
+            if block is None:
+                break
+            hits.append(block)
         return PrefixMatch(hits, hit_length(len(table.block_ids) + len(hits), len(tokens), self.block_size))
 
     def need(self, table: BlockTable, end: int, hits: Sequence[int] = ()) -> int:

@@ -82,7 +82,8 @@ class StepOutput:
     """What the runner found. Column `i` belongs to row `i` of the plan.
 
     `sampled[i]` is empty for a row that does not sample; otherwise the accepted drafts and then one more token.
-    `drafts[i]` are guesses for the row's next step. `faults[i]` says why a row has no result: it ends alone.
+    `drafts[i]` are guesses for the row's next step. `faults[i]` says why a row has no result: it ends alone. `poisoned`
+    are the faulty rows whose logits were not finite: what they wrote or read in the cache is suspect.
     """
 
     sampled: list[list[int]]
@@ -91,6 +92,7 @@ class StepOutput:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Of the row's scheduled prompt positions, in order; position 0 of a prompt has none."""
     faults: dict[int, str] = field(default_factory=dict)
+    poisoned: frozenset[int] = frozenset()
 
 
 class Finish(NamedTuple):

@@ -38,18 +38,13 @@ def stats_of(request: RequestState) -> RequestStats:
     )
 
 
-def spread_faults(manager: BlockManager, requests: list[RequestState], faults: dict[int, str]) -> dict[int, str]:
-    """The rows that failed and every row that hit a block which one of them registered in this step.
+def heirs_of(manager: BlockManager, requests: list[RequestState], poisoned: frozenset[int]) -> set[int]:
+    """Rows that hit a block which a poisoned row registered in this step.
 
     One pass finds the heirs of heirs too: a chain that holds an heir's block holds the blocks before it.
     """
-    suspect = {block for row in faults for block in manager.pending_blocks(requests[row].table)}
-    heirs = {
-        row: "a request whose cached prefix it shared in this step failed"
-        for row, request in enumerate(requests)
-        if not suspect.isdisjoint(request.table.block_ids)
-    }
-    return heirs | faults
+    suspect = {block for row in poisoned for block in manager.pending_blocks(requests[row].table)}
+    return {row for row, request in enumerate(requests) if not suspect.isdisjoint(request.table.block_ids)} - poisoned
 
 
 def take_drafts(requests: list[RequestState], drafts: dict[int, list[int]]) -> None:

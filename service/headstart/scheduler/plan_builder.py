@@ -7,10 +7,11 @@ from headstart.core.step import StartedRow, StepPlan
 
 
 class PlanBuilder:
-    """Columns of the rows planned so far and the token budget that is left."""
+    """Columns of the rows planned so far, the token budget that is left, and the `share` of a running prompt."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, *, share: int) -> None:
         self.budget = budget
+        self.share = share
         self.num_partial = 0
         self.requests: list[RequestState] = []
         self.starts: list[int] = []

@@ -25,15 +25,19 @@ from headstart.core.step import (
     StepUpdates,
 )
 from headstart.errors import AlreadyExistsError, FailedPreconditionError, InvalidRequestError
+from headstart.scheduler.gate import Gate
 from headstart.scheduler.limits import SchedulerLimits
-from headstart.scheduler.outcome import find_finish, spread_faults, stats_of, take_drafts
+from headstart.scheduler.outcome import find_finish, heirs_of, stats_of, take_drafts
 from headstart.scheduler.plan_builder import PlanBuilder
-from headstart.scheduler.preemption import Shortfall, fewest_victims, owed
+from headstart.scheduler.preemption import Shortfall, fewest_victims
 from headstart.scheduler.running import RunningSet
 from headstart.scheduler.stats import Counters, SchedulerStats, read_stats
 from headstart.scheduler.waiting import WaitingQueue
 
 _NO_BLOCKS: list[int] = []
+_HEIR_OF_FAULT = "a request whose cached prefix it shared in this step failed"
+_LOOK_PAST = 16
+"""How many waiting requests a step looks at behind the first that it had to step over."""
 
 
 class Scheduler:
@@ -50,14 +54,12 @@ class Scheduler:
         self._manager = manager
         self._limits = limits
         self._max_len = min(limits.max_len, manager.pool.num_blocks * manager.block_size)
-        self._prefill_cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
-        self._max_running = min(limits.max_num_seqs, limits.max_num_batched_tokens)
-        self._watermark_blocks = int(limits.watermark * manager.pool.num_blocks)
         self._eos_token_ids = eos_token_ids
         self._clock = clock
         self._requests: dict[str, RequestState] = {}
         self._waiting = WaitingQueue(by_priority=limits.policy == "priority")
         self._running = RunningSet()
+        self._gate = Gate(manager, self._waiting, self._running, limits)
         self._aged: list[RequestState] = []
         self._in_flight: list[RequestState] = []
         self._left_runner: list[str] = []
@@ -108,7 +110,7 @@ class Scheduler:
         self._aged.clear()
         self._waiting.promote(step=counters.steps)
 
-        plan = PlanBuilder(self._limits.max_num_batched_tokens)
+        plan = PlanBuilder(self._limits.max_num_batched_tokens, share=self._gate.share())
         for request in self._running.decodes_first():
             if plan.budget <= 0:
                 break
@@ -139,10 +141,15 @@ class Scheduler:
         finished: dict[str, tuple[Finish, RequestStats]] = {}
         if output is None:
             output = StepOutput([[] for _ in requests], faults=dict.fromkeys(range(len(requests)), "the step failed"))
-            self._end_faulty(requests, output.faults, finished, forget=False)
-        elif output.faults:
-            self._end_faulty(requests, spread_faults(self._manager, requests, output.faults), finished, forget=True)
+            self._end_faulty(requests, output.faults, finished)
+        elif output.poisoned:
+            heirs = heirs_of(self._manager, requests, output.poisoned)
+            suspects = {row: output.faults.get(row, _HEIR_OF_FAULT) for row in output.poisoned | heirs}
+            self._end_faulty(requests, suspects, finished, forget=True)
         self._manager.seal()
+        # What is left failed after its forward pass: what it cached is sound.
+        self._end_faulty(requests, output.faults, finished)
+        self.counters.contained_faults += bool(output.faults)
         self.counters.computed_tokens += plan.total_tokens
         new_tokens = output.sampled
         starts, counts = plan.starts, plan.num_tokens
@@ -195,7 +202,7 @@ class Scheduler:
         if self._in_flight:
             raise FailedPreconditionError("a step is in flight")
         for request in list(self._running):
-            self._preempt(request, PlanBuilder(0))
+            self._preempt(request, PlanBuilder(0, share=0))
         return pool.clear()
 
     # -- what others may read
@@ -227,28 +234,21 @@ class Scheduler:
 
     def _chunk(self, request: RequestState, start: int, plan: PlanBuilder) -> int:
         """Tokens to compute from `start`: all that the request wants, within the budget and, in company, the cap."""
+        is_running = request.status is RequestStatus.RUNNING
         remaining = len(request.tokens) - start
         # One token is kept for each running request that is still to come, so that guesses starve nobody.
-        num_to_come = len(self._running) - len(plan.requests) - (request.status is RequestStatus.RUNNING)
+        num_to_come = len(self._running) - len(plan.requests) - is_running
         count = min(remaining + len(request.drafts), max(1, plan.budget - num_to_come))
-        if remaining > min(count, self._prefill_cap) and self._has_company(request):
-            count = min(count, self._prefill_cap)
+        cap = plan.share if is_running else self._gate.prefill_cap
+        if remaining > min(count, cap) and (
+            len(self._running) > is_running or self._gate.newcomer(None if is_running else request)
+        ):
+            count = min(count, cap)
             # Ending at a block edge lets it match again there: another request may be computing the same prefix.
             block_size = self._manager.block_size
             aligned = (start + count) // block_size * block_size - start
             count = aligned if aligned > 0 else count
         return count
-
-    def _has_company(self, request: RequestState) -> bool:
-        """Whether another request runs, or could be admitted beside this one."""
-        is_running = request.status is RequestStatus.RUNNING
-        if len(self._running) > is_running:
-            return True
-        other = next((waiting for waiting in self._waiting if waiting is not request), None)
-        if other is None or self._max_running == 1:
-            return other is not None and self._waiting.rank(other) < self._waiting.rank(request)
-        own = 0 if is_running else self._need(request)
-        return self._need(other) <= self._room(is_idle=False) - own
 
     def _advance(self, request: RequestState, plan: PlanBuilder) -> None:
         """Plan a row that needs blocks, completes one or may match again; preempt for it when the pool is too small."""
@@ -256,7 +256,7 @@ class Scheduler:
         while request.status is RequestStatus.RUNNING:
             match = PrefixMatch([], request.num_computed)
             if request.is_prefilling and len(table.block_ids) * self._manager.block_size == request.num_computed:
-                match = self._match(request)
+                match = self._gate.match(request)
             start = match.num_tokens
             count = self._chunk(request, start, plan)
             new_block_ids = self._manager.reserve(table, tokens, start + count, match.block_ids)
@@ -301,17 +301,21 @@ class Scheduler:
             request = self._waiting[index]
             if plan.preempted_rank is not None and self._waiting.rank(request) >= plan.preempted_rank:
                 return
-            match = self._match(request)
-            need = self._manager.need(request.table, len(request.tokens), match.block_ids)
-            has_room = len(self._running) < self._max_running and need <= self._room(is_idle=not self._running)
-            if has_room and plan.budget > 0:
-                count = self._chunk(request, match.num_tokens, plan)
-                is_partial = match.num_tokens + count < len(request.tokens)
-                if is_partial and plan.num_partial >= self._limits.max_partial_prefills:
-                    index += 1  # stepped over; it keeps its place
-                else:
-                    self._start(request, match, count, plan)
-            elif not self._make_way(request, match, plan):
+            match = self._gate.match(request)
+            need = self._gate.need(request, match)
+            has_room = len(self._running) < self._gate.max_running and need <= self._gate.room(
+                is_idle=not self._running
+            )
+            count = self._chunk(request, match.num_tokens, plan) if plan.budget > 0 else 0
+            is_partial = match.num_tokens + count < len(request.tokens)
+            is_one_too_many = is_partial and plan.num_partial >= self._limits.max_partial_prefills
+            if count and has_room and not is_one_too_many:
+                self._start(request, match, count, plan)
+            elif self._make_way(request, match, plan):
+                continue  # it is looked at again
+            elif count and has_room and index < _LOOK_PAST:
+                index += 1  # stepped over; it keeps its place
+            else:
                 return
 
     def _start(self, request: RequestState, match: PrefixMatch, count: int, plan: PlanBuilder) -> None:
@@ -341,7 +345,7 @@ class Scheduler:
             need=self._manager.need(head.table, len(head.tokens), hits),
             hits=hits,
             num_tokens=len(head.tokens) - len(hits) * self._manager.block_size,
-            room=self._room(is_idle=True),
+            room=self._gate.room(is_idle=True),
             num_running=len(self._running),
         )
         lower.sort(key=self._yields, reverse=True)
@@ -349,19 +353,6 @@ class Scheduler:
         for victim in victims:
             self._preempt(victim, plan)
         return bool(victims)
-
-    def _match(self, request: RequestState) -> PrefixMatch:
-        if not reads_cache(request.spec.prompt_logprobs):
-            return PrefixMatch([], request.num_computed)
-        return self._manager.match(request.table, request.tokens)
-
-    def _need(self, request: RequestState) -> int:
-        return self._manager.need(request.table, len(request.tokens), self._match(request).block_ids)
-
-    def _room(self, *, is_idle: bool) -> int:
-        """Blocks that an admission may use. An idle engine has no watermark, or nothing could start."""
-        promised = sum(owed(self._manager, request) for request in self._running.prefilling)
-        return self._manager.pool.num_free - promised - (0 if is_idle else self._watermark_blocks)
 
     # -- how requests end
 
@@ -382,10 +373,9 @@ class Scheduler:
         faults: dict[int, str],
         finished: dict[str, tuple[Finish, RequestStats]],
         *,
-        forget: bool,
+        forget: bool = False,
     ) -> None:
-        """End rows that have no result. With `forget`, nothing that they wrote or read stays cached."""
-        self.counters.contained_faults += 1
+        """End rows that have no result, unless they ended already. With `forget`, all their blocks are forgotten."""
         for row, reason in faults.items():
             request = requests[row]
             if request.status is RequestStatus.RUNNING:

@@ -65,6 +65,31 @@ def test_a_short_prompt_behind_a_long_prefill_starts_within_three_steps() -> Non
     assert not bench.outputs["long"]
 
 
+def test_a_short_prompt_starts_within_three_steps_behind_several_long_ones() -> None:
+    for limits in (
+        {"max_num_batched_tokens": 256, "long_prefill_token_threshold": 128},
+        {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 512},
+    ):
+        bench = chain(usable=4000, **limits)
+        bench.add(*(spec(f"long {place}", 8000, first=10_000 * place) for place in range(4)))
+        for _ in range(3):
+            bench.step()
+        bench.add(spec("short", 30, first=90_000))
+        for _ in range(3):
+            planned = bench.step()
+        assert bench.outputs["short"]
+        assert sum(name.startswith("long") for name in planned) >= 2, "the long ones go on"
+
+
+def test_a_step_looks_at_a_bounded_number_of_waiting_requests() -> None:
+    bench = chain(usable=50_000, max_num_batched_tokens=256, long_prefill_token_threshold=32)
+    bench.add(*(spec(f"long {place}", 1000, first=2000 * place) for place in range(200)))
+    bench.step()
+    hashed = [bool(request.table.hashes) for request in bench.scheduler._waiting]
+    assert 1 <= sum(hashed) <= 20
+    assert all(len(request.table.hashes) <= 16 for request in bench.scheduler._waiting)
+
+
 def test_the_partial_limit_steps_over_a_head_that_keeps_its_place() -> None:
     bench = chain(max_num_batched_tokens=128, long_prefill_token_threshold=32, max_partial_prefills=2)
     for place, name in enumerate("abc"):

@@ -189,13 +189,28 @@ def test_the_runner_is_told_once_who_left() -> None:
     assert bench.plan.finished == []
 
 
-def test_a_faulty_row_ends_alone_and_nothing_of_it_stays_cached() -> None:
+def test_a_row_that_fails_after_its_forward_pass_ends_alone_and_leaves_a_sound_cache() -> None:
+    bench = chain(usable=30)
+    bench.add(spec("bad", 40), spec("heir", [*range(32), 700, 701]))
+    bench.schedule()
+    updates = bench.commit(sampled=[[], [1]], faults={0: "sampling failed"})
+    assert set(updates.finished) == {"bad"}
+    assert updates.new_tokens == [[], [1]]
+    bench.events()
+    assert bench.view == bench.truth()
+    assert len(bench.view) == 2
+    assert bench.scheduler.stats.contained_faults == 1
+    bench.run()
+    assert bench.scheduler.audit() == 0
+
+
+def test_a_poisoned_row_ends_alone_and_nothing_of_it_stays_cached() -> None:
     bench = chain(usable=20, max_num_batched_tokens=48)
     bench.add(spec("bad", 80), spec("good", 40, first=1000))
     assert bench.step() == {"bad": 48}
     bench.events()
     bench.schedule()
-    updates = bench.commit(sampled=[[], []], faults={0: "non-finite logits"})
+    updates = bench.commit(sampled=[[], []], faults={0: "non-finite logits"}, poisoned=frozenset({0}))
     finish, _ = updates.finished["bad"]
     assert finish == (FinishReason.ERROR, None, "non-finite logits")
     bench.events()
@@ -216,7 +231,7 @@ def test_rows_that_built_on_a_faulty_row_in_its_step_end_with_it() -> None:
         spec("other", 40, first=5000),
     )
     bench.schedule()
-    updates = bench.commit(sampled=[[], [1], [1], [1]], faults={0: "boom"})
+    updates = bench.commit(sampled=[[], [1], [1], [1]], faults={0: "boom"}, poisoned=frozenset({0}))
     assert set(updates.finished) == {"bad", "heir", "grandheir"}
     assert updates.new_tokens == [[], [], [], [1]]
     assert bench.events() != []

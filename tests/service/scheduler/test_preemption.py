@@ -189,6 +189,21 @@ def test_a_long_prompt_takes_the_place_of_an_unfinished_lower_one() -> None:
     assert bench.step() == {"high": 64}
 
 
+def test_a_high_prompt_is_not_locked_out_by_unfinished_lower_ones() -> None:
+    for usable, max_num_seqs in ((5000, 4), (5000, 64), (1000, 64)):
+        bench = priority(
+            usable=usable, max_num_seqs=max_num_seqs, max_num_batched_tokens=256, long_prefill_token_threshold=64
+        )
+        bench.add(*(spec(f"low {place}", 3900, first=5000 * place, priority=5) for place in range(4)))
+        for _ in range(3):
+            bench.step()
+        bench.add(spec("high", 300, first=90_000, priority=0, max_tokens=2))
+        waited = 0
+        while "high" not in bench.step():
+            waited += 1
+        assert waited <= 2
+
+
 def test_an_equal_priority_never_preempts_to_be_admitted() -> None:
     bench = priority(max_num_seqs=1)
     bench.add(spec("a", 20, priority=1))
