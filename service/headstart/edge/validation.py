@@ -20,7 +20,7 @@ from headstart.errors import InvalidRequestError, NotFoundError
 
 _MAX_TEMPERATURE = 10.0
 _MAX_PENALTY = 2.0
-_MAX_REPETITION_PENALTY = 10.0
+_MIN_REPETITION_PENALTY, _MAX_REPETITION_PENALTY = 0.01, 10.0
 _MAX_BIAS = 100.0
 
 
@@ -196,10 +196,7 @@ def _check_sampling(sampling: inference_pb2.Sampling, limits: Limits) -> None:
     _check_range(sampling, "frequency_penalty", -_MAX_PENALTY, _MAX_PENALTY)
     if not sampling.top_k >= -1:
         raise InvalidRequestError("sampling.top_k", "must be at least -1; 0 and -1 turn it off")
-    if sampling.HasField("repetition_penalty"):
-        _check_range(sampling, "repetition_penalty", 0.0, _MAX_REPETITION_PENALTY)
-        if not sampling.repetition_penalty > 0.0:
-            raise InvalidRequestError("sampling.repetition_penalty", "must be above 0; 1 turns it off")
+    _check_range(sampling, "repetition_penalty", _MIN_REPETITION_PENALTY, _MAX_REPETITION_PENALTY)
     _check_count("sampling.logit_bias", len(sampling.logit_bias), limits.max_logit_bias)
     _check_ids("sampling.logit_bias", list(sampling.logit_bias), limits)
     for bias in sampling.logit_bias.values():

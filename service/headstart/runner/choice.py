@@ -18,7 +18,7 @@ from headstart.errors import InternalError
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 
-NON_FINITE = "non-finite logits"
+NO_CHOICE = "the request's own parameters leave no token to choose"
 _PEAK_CHUNK = 64
 _BANDS_PER_UNIT = 4
 _MAX_BAND = 255
@@ -35,7 +35,7 @@ def choose(scores: FloatArray, sampling: SamplingParams, number: float) -> int:
     best = int(np.argmax(scores))
     peak = scores[best]
     if not np.isfinite(peak):
-        raise InternalError(NON_FINITE)
+        raise InternalError(NO_CHOICE)
     if sampling.temperature == 0:
         return best
     ids: IndexArray | None = None

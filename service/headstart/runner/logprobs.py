@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 from headstart.core.step import TokenLogprobs
 from headstart.errors import InternalError
-from headstart.runner.choice import NON_FINITE, largest
+from headstart.runner.choice import largest
+
+NON_FINITE = "non-finite logits"
+"""Of the model's own: what the row computed, or read, is not to be trusted."""
 
 LOGPROB_FLOOR = -9999.0
 """What is reported for less: JSON knows no infinity."""

@@ -76,9 +76,9 @@ class ModelRunner:
         batch = build_batch(plan, rows, self._rows, block_size=self._block_size, num_pages=self._num_pages)
         logits = self._logits(batch)
         output = StepOutput(sampled=[[] for _ in rows], faults=faults)
-        self._score_prompts(batch, logits, rows, output)
-        self._sample(batch, plan, logits, rows, output)
-        return output
+        poisoned = self._score_prompts(batch, logits, rows, output)
+        poisoned |= self._sample(batch, plan, logits, rows, output)
+        return replace(output, poisoned=frozenset(poisoned)) if poisoned else output
 
     def _without_bad_drafts(self, plan: StepPlan) -> tuple[StepPlan, dict[int, str]]:
         """A draft that is no token id ends its row; id 0 stands in for it, so that the others' step can run."""
@@ -100,18 +100,22 @@ class ModelRunner:
             raise ValueError(f"the forward pass returned logits of shape {logits.shape}")
         return logits
 
-    def _score_prompts(self, batch: BatchPlan, logits: LogitArray, rows: list[Row], output: StepOutput) -> None:
-        """Fill in the prompt logprobs. One position at a time: no second copy of the logits is made."""
+    def _score_prompts(self, batch: BatchPlan, logits: LogitArray, rows: list[Row], output: StepOutput) -> set[int]:
+        """Fill in the prompt logprobs; returns the poisoned rows. One position at a time: no second copy of the logits
+        is made."""
+        poisoned = set()
         for span in batch.prompts:
             try:
                 output.prompt_logprobs[span.row] = _prompt_logprobs(span, logits, rows[span.row])
             except InternalError as error:
                 output.faults[span.row] = str(error)
+                poisoned.add(span.row)
+        return poisoned
 
     def _sample(
         self, batch: BatchPlan, plan: StepPlan, logits: LogitArray, rows: list[Row], output: StepOutput
-    ) -> None:
-        """Fill in tokens, logprobs and drafts, and append the tokens to the rows."""
+    ) -> set[int]:
+        """Fill in tokens, logprobs and drafts, and append the tokens to the rows; returns the poisoned rows."""
         spans = [span for span in batch.samples if span.row not in output.faults]
         asks = [
             SampleAsk(
@@ -128,6 +132,7 @@ class ModelRunner:
                 output.faults[span.row] = result.fault
             else:
                 self._accept(span.row, rows[span.row], result, output)
+        return {span.row for span, result in zip(spans, results, strict=True) if result.is_poisoned}
 
     def _accept(self, index: int, row: Row, result: SampledRow, output: StepOutput) -> None:
         self._rows.tokens.append(row.line, result.token_ids)

@@ -17,6 +17,8 @@ from headstart.contract.request import SamplingParams
 from headstart.runner.choice import FloatArray
 from headstart.runner.rows import IntArray
 
+_LARGEST = np.finfo(np.float64).max
+
 
 def add_bias(scores: FloatArray, logit_bias: Iterable[tuple[int, float]]) -> None:
     """Add each (token id, bias) to `scores` [vocab] in place."""
@@ -33,14 +35,16 @@ def penalize(scores: FloatArray, sampling: SamplingParams, token_ids: IntArray, 
     """Apply the three penalties to `scores` [vocab] in place. `token_ids`: `num_prompt` of the prompt, then the output.
 
     Repetition (Keskar et al., CTRL, 2019) divides positive scores and multiplies negative ones; presence subtracts once
-    per token that was generated, frequency once per time.
+    per token that was generated, frequency once per time. A finite score stays finite, whatever the penalty: only the
+    model can forbid a token or say something that is no number.
     """
     if sampling.repetition_penalty != 1:
         # An id that occurs twice is written twice with the same value.
         seen = scores[token_ids]
         penalty = sampling.repetition_penalty
         with np.errstate(over="ignore"):
-            scores[token_ids] = np.where(seen > 0, seen / penalty, seen * penalty)
+            scaled = np.where(seen > 0, seen / penalty, seen * penalty)
+        scores[token_ids] = np.where(np.isfinite(seen), np.clip(scaled, -_LARGEST, _LARGEST), seen)
     if sampling.presence_penalty or sampling.frequency_penalty:
         ids, counts = np.unique(token_ids[num_prompt:], return_counts=True)
         scores[ids] -= sampling.presence_penalty + sampling.frequency_penalty * counts

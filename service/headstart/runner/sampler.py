@@ -20,8 +20,8 @@ import numpy.typing as npt
 from headstart.contract.request import GenerateSpec, SamplingParams
 from headstart.core.step import TokenLogprobs
 from headstart.errors import InternalError
-from headstart.runner.choice import NON_FINITE, choose
-from headstart.runner.logprobs import token_logprobs
+from headstart.runner.choice import choose
+from headstart.runner.logprobs import NON_FINITE, token_logprobs
 from headstart.runner.penalties import add_bias, has_penalties, mask, penalize
 from headstart.runner.philox import uniform
 from headstart.runner.rows import IntArray
@@ -42,11 +42,15 @@ class SampleAsk(NamedTuple):
 
 
 class SampledRow(NamedTuple):
-    """Accepted drafts and one more token; their logprobs if asked for. With a `fault` there are no tokens."""
+    """Accepted drafts and one more token; their logprobs if asked for. With a `fault` there are no tokens.
+
+    `is_poisoned` says that the model's logits are at fault, and not what the request made of them.
+    """
 
     token_ids: list[int]
     logprobs: list[TokenLogprobs]
     fault: str = ""
+    is_poisoned: bool = False
 
 
 class Sampler:
@@ -86,7 +90,7 @@ class Sampler:
         for offset in range(len(ask.drafts) + 1):
             index = ask.first + offset
             if not step.is_finite[index]:
-                raise InternalError(NON_FINITE)
+                return SampledRow([], [], NON_FINITE, is_poisoned=True)
             if is_plain and num_output + offset >= spec.min_tokens:
                 token_id = step.best[index]
             else:

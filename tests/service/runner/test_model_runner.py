@@ -146,8 +146,9 @@ def test_a_draft_that_is_no_token_id_ends_its_row_only():
         driver.add(make_spec(request_id, prompt(6, 5)))
     driver.step()
     driver.drafts["a"] = [3, VOCAB]
-    driver.step()
+    output = driver.step()
     assert driver.faults == {"a": BAD_DRAFT}
+    assert output.poisoned == frozenset()
     assert driver.run("b") == solo(make_spec("b", prompt(6, 5)))[0]
 
 
@@ -161,8 +162,19 @@ def test_a_row_with_non_finite_logits_ends_alone():
         driver.add(spec)
     output = driver.step()
     assert driver.faults == {"bad": "non-finite logits"}
+    assert output.poisoned == {3}
     assert output.sampled[3] == []
     assert [driver.output(f"r{i}") for i in range(3)] == [solo(specs[f"r{i}"])[0] for i in range(3)]
+
+
+def test_a_row_that_its_own_parameters_end_poisons_nothing(caplog):
+    driver = make_driver()
+    driver.add(make_spec("bad", [10, 11, 12], sampling={"logit_bias": ((VOCAB, 1.0),)}))
+    driver.add(make_spec("good", [10, 11, 12]))
+    output = driver.step()
+    assert driver.faults == {"bad": "sampling failed"}
+    assert output.poisoned == frozenset()
+    assert driver.output("good") == solo(make_spec("good", [10, 11, 12]))[0][:1]
 
 
 def test_nothing_of_a_finished_request_reaches_the_next_owner_of_its_slot():
@@ -284,5 +296,6 @@ def test_a_prompt_position_without_finite_logits_ends_its_row_only():
     driver.add(make_spec("b", [5, 50, 6, 7]))
     output = driver.step()
     assert driver.faults == {"a": "non-finite logits"}
+    assert output.poisoned == {0}
     assert output.sampled[0] == []
     assert driver.output("b") == solo(make_spec(prompt=[5, 50, 6, 7]))[0][:1]

@@ -15,6 +15,15 @@ def test_repetition_shrinks_positive_and_stretches_negative_scores_of_prompt_and
     assert scores.tolist() == [1.0, -4.0, 0.0, 2.0, 5.0]
 
 
+def test_no_penalty_makes_a_score_infinite_and_what_the_model_forbids_stays_forbidden():
+    scores = np.array([2.0, -2e300, -np.inf, 0.0, 1.0])
+    penalize(scores, SamplingParams(repetition_penalty=1e-308), HISTORY, 3)
+    assert scores[0] == np.finfo(np.float64).max
+    assert (scores[2], scores[3], scores[4]) == (-np.inf, 0.0, 1.0)
+    penalize(scores, SamplingParams(repetition_penalty=1e308, presence_penalty=2.0, frequency_penalty=2.0), HISTORY, 3)
+    assert np.isfinite(scores[[0, 1, 3, 4]]).all()
+
+
 def test_presence_and_frequency_count_the_output_only():
     scores = np.zeros(5)
     penalize(scores, SamplingParams(presence_penalty=1.0, frequency_penalty=0.25), HISTORY, 3)

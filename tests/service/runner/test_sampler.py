@@ -81,7 +81,7 @@ def test_a_row_without_finite_logits_ends_alone(bad, sampling):
     clean = Sampler([]).sample(logits.copy(), asks)
     logits[2, 17] = bad
     results = Sampler([]).sample(logits, asks)
-    assert results[2] == ([], [], "non-finite logits")
+    assert results[2] == ([], [], "non-finite logits", True)
     assert [results[i] for i in (0, 1, 3)] == [clean[i] for i in (0, 1, 3)]
 
 
@@ -90,6 +90,24 @@ def test_a_row_that_forbids_everything_is_a_fault_and_single_impossible_ids_are_
     logits[1, 33] = -5.0
     results = Sampler([]).sample(logits, [ask(0), ask(1)])
     assert [(r.token_ids, r.fault) for r in results] == [([], "non-finite logits"), ([33], "")]
+    assert [r.is_poisoned for r in results] == [True, False]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_penalty_that_overflows_is_no_fault(temperature):
+    """The largest score that there is wins; the logits were fine."""
+    logits = np.full((1, VOCAB), -1.0, np.float32)
+    logits[0, 7] = 0.5
+    sampling = {"temperature": temperature, "seed": 1, "repetition_penalty": 1e-308}
+    assert Sampler([]).sample(logits, [ask(sampling=sampling)])[0][:3] == ([7], [], "")
+
+
+def test_a_request_that_forbids_every_token_ends_alone_and_poisons_nothing():
+    logits = logits_of(1)[:, :3]
+    stops = {"min_tokens": 9, "stop_token_ids": frozenset({0, 1})}
+    (result,) = Sampler([2]).sample(logits, [ask(**stops)])
+    assert (result.token_ids, result.is_poisoned) == ([], False)
+    assert "no token to choose" in result.fault
 
 
 def test_an_error_while_sampling_one_row_ends_that_row_only(caplog):
@@ -99,7 +117,7 @@ def test_an_error_while_sampling_one_row_ends_that_row_only(caplog):
     clean = Sampler([]).sample(logits, asks)
     asks[5] = ask(5, request_id="broken", sampling={"logit_bias": ((VOCAB, 1.0),)})
     results = Sampler([]).sample(logits, asks)
-    assert results[5] == ([], [], "sampling failed")
+    assert results[5] == ([], [], "sampling failed", False)
     assert "request broken: sampling failed" in caplog.text
     assert [r for i, r in enumerate(results) if i != 5] == [r for i, r in enumerate(clean) if i != 5]
 
@@ -189,7 +207,7 @@ def test_a_bad_position_behind_a_rejected_draft_is_never_looked_at():
     logits[2, 0] = np.nan
     best = int(logits[0].argmax())
     (rejected,) = Sampler([]).sample(logits, [ask(drafts=[best + 1, 0])])
-    assert rejected == ([best], [], "")
+    assert rejected == ([best], [], "", False)
     (reached,) = Sampler([]).sample(logits, [ask(drafts=[best, int(logits[1].argmax())])])
     assert reached.fault == "non-finite logits"
 
