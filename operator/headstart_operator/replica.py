@@ -31,15 +31,17 @@ class PodReplica:
         self._uid = uid
         self._snapshot_seq: int | None = None
         self._needs_snapshot = True
+        self._has_hello = False
         self.hello: prefix_cache_pb2.Hello | None = None
         self.key = PodKey(uid, "")
         self.seq = 0
         self.load = NO_LOAD
         self.is_synced = False
 
-    @property
-    def position(self) -> tuple[str, int]:
-        """Epoch and seq to resume from; ("", 0) when only a snapshot helps."""
+    def begin(self) -> tuple[str, int]:
+        """A new stream: it must start with a hello. The epoch and seq to resume from; ("", 0) for a snapshot."""
+        self._has_hello = False
+        self._snapshot_seq = None
         return ("", 0) if self._needs_snapshot else (self.key.epoch, self.seq)
 
     def take(self, update: prefix_cache_pb2.CacheUpdate) -> tuple[str, ...]:
@@ -47,7 +49,7 @@ class PodReplica:
         kind = update.WhichOneof("update")
         if kind == "hello":
             self._take_hello(update.hello)
-        elif self.hello is None:
+        elif not self._has_hello:
             raise OutOfStepError("no_hello")
         elif kind == "snapshot":
             self._take_snapshot(update.snapshot)
@@ -77,7 +79,7 @@ class PodReplica:
             self.drop()
             self.key = PodKey(self._uid, hello.epoch)
         self.hello = hello
-        self._snapshot_seq = None
+        self._has_hello = True
 
     def _take_snapshot(self, chunk: prefix_cache_pb2.SnapshotChunk) -> None:
         if self._snapshot_seq is None:

@@ -75,7 +75,7 @@ class Subscriber:
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
     async def _watch_once(self) -> AsyncGenerator[tuple[str, ...], None]:
-        epoch, seq = self.replica.position
+        epoch, seq = self.replica.begin()
         call = self._stub.Watch(prefix_cache_pb2.WatchRequest(epoch=epoch, seq=seq))
         try:
             while True:

@@ -17,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted_pod import Follower, ScriptedPod, block_hash, identity
 
-ACTIONS = ("store", "store", "store", "evict", "evict", "reset", "restart", "reconnect", "leave", "disturb", "deliver")
+ACTIONS = (
+    *("store",) * 6,
+    *("evict",) * 3,
+    *("disturb",) * 6,
+    *("deliver",) * 3,
+    *("reconnect", "leave", "reset", "restart"),
+)
 
 
 def act(follower: Follower, action: str, choose: random.Random) -> None:
@@ -47,8 +53,10 @@ def act(follower: Follower, action: str, choose: random.Random) -> None:
         follower.deliver()
 
 
-@settings(max_examples=150, deadline=None)
-@given(num_pods=st.integers(1, 20), num_actions=st.integers(0, 300), choose=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+@given(
+    num_pods=st.sampled_from([1, 2, 3, 20]), num_actions=st.integers(10, 200), choose=st.randoms(use_true_random=False)
+)
 def test_at_rest_the_index_is_the_union_of_the_pods_whatever_was_lost_doubled_or_reordered(
     num_pods: int, num_actions: int, choose: random.Random
 ) -> None:
@@ -135,7 +143,7 @@ def test_another_process_at_the_same_place_takes_nothing_over() -> None:
     replica, index = synced(pod)
     before = replica.key
     replica.take(codec.encode_hello(identity("another")))
-    assert (replica.key, replica.is_synced, replica.position) == (PodKey("pod", "another"), False, ("", 0))
+    assert (replica.key, replica.is_synced, replica.begin()) == (PodKey("pod", "another"), False, ("", 0))
     assert index.digest(before) == Digest(0, 0)
     assert index.match([wire_hash(block_hash(1))]) == {}
 

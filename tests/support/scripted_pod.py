@@ -103,7 +103,7 @@ class Follower:
 
     def connect(self) -> None:
         self.wire: list[cache_pb.CacheUpdate] = []
-        self.stream = self.pod.watch(*self.replica.position)
+        self.stream = self.pod.watch(*self.replica.begin())
 
     def send(self, count: int) -> None:
         self.wire += [next(self.stream) for _ in range(count)]
