@@ -18,6 +18,7 @@ from headstart.app.assembly import Assembly, assemble, warm_up_spec
 from headstart.app.model import Progress
 from headstart.config import Settings
 from headstart.edge.prompts import PromptReader
+from headstart.edge.web import Web
 from headstart.engine.handle import EngineHandle
 from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
@@ -26,7 +27,6 @@ from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.recorder import RequestRecorder
 from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
-from headstart.server.web import PodWeb
 from headstart.telemetry.logs import set_up_logging
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
@@ -44,7 +44,7 @@ class Pod:
     engine: EngineHandle
     server: PodServer
     health_server: HealthServer
-    web: PodWeb
+    web: Web
     signals: Signals
     prompts: PromptReader
     num_blocks: int
@@ -92,7 +92,7 @@ class _Fronts(NamedTuple):
     """What is up before the model is loaded."""
 
     health_server: HealthServer
-    web: PodWeb
+    web: Web
     signals: Signals
 
 
@@ -123,7 +123,14 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
     )
     chosen = settings.server
     health_server = HealthServer(health, host=chosen.host, port=chosen.health_port)
-    web = PodWeb(health, signals, host=chosen.host, http_port=chosen.http_port, metrics_port=chosen.metrics_port)
+    web = Web(
+        signals,
+        is_live=health.is_live,
+        is_ready=health.is_ready,
+        host=chosen.host,
+        http_port=chosen.http_port,
+        metrics_port=chosen.metrics_port,
+    )
     await health_server.start()
     try:
         await web.start()
@@ -165,7 +172,8 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         tracer=signals.tracer,
     )
     server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
-    fronts.web.attach(completions, PodMetrics(signals.meter, engine, num_blocks=identity.capacity_blocks))
+    metrics = PodMetrics(signals.meter, engine, num_blocks=identity.capacity_blocks)
+    fronts.web.attach(completions, refresh=metrics.take_steps)
     return Pod(
         engine=engine,
         server=server,

@@ -5,7 +5,6 @@ Knows nothing of requests for text. Owner of its state: whoever started it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -49,11 +48,11 @@ def add_probes(app: web.Application, *, is_live: Probe, is_ready: Probe) -> None
     app.router.add_get("/readyz", _probe(is_ready))
 
 
-def add_metrics(app: web.Application, exposition: Callable[[], bytes]) -> None:
-    """`/metrics`. `exposition` is called in a worker thread: it may take milliseconds."""
+def add_metrics(app: web.Application, exposition: Callable[[], Awaitable[bytes]]) -> None:
+    """`/metrics`, in Prometheus' text format."""
 
     async def metrics(request: web.Request) -> web.Response:  # noqa: ARG001  the signature is aiohttp's
-        body = await asyncio.to_thread(exposition)
+        body = await exposition()
         return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
 
     app.router.add_get("/metrics", metrics)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_BYTES_PER_TOKEN = 16
+"""Far more than any text has on average, and far less than a longest token."""
+
+_ALWAYS_READ_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -11,7 +16,8 @@ class Limits:
 
     `max_len` counts prompt and output tokens and is already capped so that one such request fits the pool.
     `max_token_bytes` is the longest token's length: a text longer than `max_len` of them cannot fit, which is known
-    before it is tokenised. `has_priorities` is false under a policy that would ignore a priority.
+    before it is tokenised. As the longest token says little of a text, one of more than 16 bytes a token and 64 KiB is
+    not read either. `has_priorities` is false under a policy that would ignore a priority.
     """
 
     model: str
@@ -34,5 +40,6 @@ class Limits:
 
     @property
     def max_text_bytes(self) -> int:
-        """More than this can never fit, or may not be sent."""
-        return min(self.max_prompt_bytes, self.max_len * self.max_token_bytes)
+        """More than this cannot fit, is no text that could, or may not be sent."""
+        plausible = max(_ALWAYS_READ_BYTES, self.max_len * _BYTES_PER_TOKEN)
+        return min(self.max_prompt_bytes, self.max_len * self.max_token_bytes, plausible)

@@ -6,7 +6,6 @@ engine: the instruments.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -41,11 +40,10 @@ class PodMetrics:
 
     def take_steps(self) -> None:
         """Count the steps since the last call. To be called before a collection, and now and then without one."""
-        with contextlib.suppress(IndexError):  # the collector's thread and the event loop may both be here
-            while True:
-                seconds, num_tokens = self._engine.step_times.popleft()
-                self._step_seconds.record(seconds)
-                self._step_tokens.record(num_tokens)
+        while self._engine.step_times:
+            seconds, num_tokens = self._engine.step_times.popleft()
+            self._step_seconds.record(seconds)
+            self._step_tokens.record(num_tokens)
 
     def _add_gauges(self, meter: Meter, num_blocks: int) -> None:
         self._gauge(meter, "headstart_requests_running", "Requests with rows in the batch.", lambda s: s.running)

@@ -8,18 +8,30 @@ import aiohttp
 import openai
 import pytest
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.web import Web
 from headstart.errors import ConfigError
 from headstart.server.metrics import PodMetrics
-from headstart.server.web import PodWeb
 from service.server.conftest import until
+
+
+def web_for(pod, *, metrics_port=0):
+    return Web(
+        pod.signals,
+        is_live=pod.health.is_live,
+        is_ready=pod.health.is_ready,
+        host="127.0.0.1",
+        http_port=0,
+        metrics_port=metrics_port,
+    )
 
 
 @asynccontextmanager
 async def web_of(pod):
-    web = PodWeb(pod.health, pod.signals, host="127.0.0.1", http_port=0, metrics_port=0)
+    web = web_for(pod)
     await web.start()
     try:
-        web.attach(pod.services.completions, PodMetrics(pod.signals.meter, pod.engine, num_blocks=pod.pool.num_blocks))
+        metrics = PodMetrics(pod.signals.meter, pod.engine, num_blocks=pod.pool.num_blocks)
+        web.attach(pod.services.completions, refresh=metrics.take_steps)
         base_url = f"http://127.0.0.1:{web.http_port}/v1"
         async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
             yield web, client
@@ -203,7 +215,7 @@ async def test_a_fault_in_the_middle_of_a_stream_is_its_last_event(start_pod):
 async def test_probes_answer_while_the_model_loads_and_requests_are_put_off(start_pod):
     pod = await start_pod()
     pod.health.leave()
-    web = PodWeb(pod.health, pod.signals, host="127.0.0.1", http_port=0, metrics_port=0)
+    web = web_for(pod)
     await web.start()
     try:
         assert (await get(web.http_port, "/healthz"))[0] == 200
@@ -219,7 +231,7 @@ async def test_a_taken_http_port_is_said_in_words(start_pod):
     pod = await start_pod()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        web = PodWeb(pod.health, pod.signals, host="127.0.0.1", http_port=0, metrics_port=port)
+        web = web_for(pod, metrics_port=port)
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             await web.start()
 
