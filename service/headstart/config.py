@@ -133,7 +133,11 @@ class LimitSettings(BaseModel, frozen=True, extra="forbid"):
     max_logprobs: int = _option(20, None, "Most alternatives reported per token.", ge=0, le=1000)
     max_stop_strings: int = _option(16, None, "Most stop strings of one request.", ge=0, le=1024)
     max_prompt_bytes: ByteSize = _option(
-        ByteSize(4 << 20), None, "Longest prompt, in bytes of text.", ge=1, le=32 << 20
+        ByteSize(4 << 20),
+        None,
+        "Longest prompt, in bytes of text; 16 a token of the context, or 64 KiB, if that is less.",
+        ge=1,
+        le=32 << 20,
     )
 
 

@@ -2,8 +2,8 @@
 
 Encoding never yields a control token for text from outside: those are the tokens flagged special, the end-of-sequence
 tokens, and added tokens that the chat template writes. It does not know chats (`chat.py` marks which characters came
-from outside) nor streams (`detokenizer.py`). A `Tokenizer` is immutable and may be used from any thread; the library
-releases the interpreter lock while it encodes.
+from outside) nor streams (`detokenizer.py`). A `Tokenizer` is immutable and may be used from any thread; others run
+while it encodes, because the library gives the interpreter lock away when it gets a batch, and only then.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Tokenizer:
         `is_outside` has one byte per character, 1 where it came from outside. No beginning-of-sequence token is added:
         the template writes it.
         """
-        encoding = self._markup.encode(text, add_special_tokens=False)
+        (encoding,) = self._markup.encode_batch([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         control = (i for i, token_id in enumerate(ids) if token_id in self.control_ids)
         if not any(_touches_outside(text, is_outside, *encoding.token_to_chars(i)) for i in control):
@@ -111,11 +111,10 @@ class Tokenizer:
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     def _encode_markup(self, text: str) -> list[int]:
-        ids: list[int] = self._markup.encode(text, add_special_tokens=False).ids
-        return ids
+        return _encode(self._markup, text)
 
     def _encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        ids = _encode(self._plain, text)
         if self.control_ids.isdisjoint(ids) or all(i == self._unknown_id for i in self.control_ids.intersection(ids)):
             return ids
         raise InvalidRequestError("text", "it holds a control token that this tokenizer cannot spell as plain text")
@@ -174,6 +173,13 @@ def check_text(text: str, field: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(field, "it holds a lone surrogate: send valid Unicode") from None
+
+
+def _encode(library: Any, text: str) -> list[int]:
+    """Ids without offsets. A batch of one: a lone text would be encoded under the interpreter lock, a second for 600 KB."""
+    (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _touches_outside(text: str, is_outside: bytes, start: int, end: int) -> bool:

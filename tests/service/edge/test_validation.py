@@ -184,6 +184,18 @@ def test_unknown_fields_are_refused_wherever_they_stand():
     assert refused_field(request(chat=chat)) == "chat.messages[1].#127"
 
 
+@pytest.mark.parametrize(
+    ("max_len", "max_token_bytes", "most"),
+    [(256, 8, 256 * 8), (256, 400, 64 * 1024), (8192, 400, 8192 * 16), (8192, 9, 8192 * 9), (1 << 20, 400, 1 << 22)],
+)
+def test_the_length_of_a_text_is_bounded_by_what_fits_by_what_is_plausible_and_by_the_setting(
+    max_len, max_token_bytes, most
+):
+    limits = Limits(model="tiny", max_len=max_len, vocab_size=1000, max_token_bytes=max_token_bytes)
+    check_generate(request(text="x" * most), limits)
+    assert refused_field(request(text="x" * (most + 1)), limits) == "text"
+
+
 def test_a_huge_prompt_is_refused_by_its_size_before_its_contents_are_looked_at():
     five_megabytes = "word " * 1_000_000
     # Each also has a fault further in, which would be named if it were reached.

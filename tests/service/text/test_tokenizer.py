@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -210,3 +211,22 @@ def test_threads_may_share_a_tokenizer(smollm: Tokenizer) -> None:
     texts = varied_texts(40)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(smollm.encode, texts)) == [smollm.encode(text) for text in texts]
+
+
+LONG_TEXT = "The quick brown fox jumps over the lazy dog. 12345 numbers. " * 5000
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_other_threads_go_on_while_a_long_text_is_encoded(smollm: Tokenizer, *, is_chat: bool) -> None:
+    """The event loop is such a thread. It counts naps: an encoder that held the lock would let it take two or three."""
+    with ThreadPoolExecutor(1) as pool:
+        if is_chat:
+            encoded = pool.submit(smollm.encode_marked, "<|im_start|>" + LONG_TEXT, bytes(12 + len(LONG_TEXT)))
+        else:
+            encoded = pool.submit(smollm.encode, LONG_TEXT)
+        num_naps = 0
+        while not encoded.done():
+            time.sleep(0.0005)
+            num_naps += 1
+        assert len(encoded.result()) > 10_000
+    assert num_naps > 15
