@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,12 +20,16 @@ from headstart.contract.proto import router_pb2_grpc
 from headstart.edge.health import HealthServicer, Probe
 from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
+from headstart.edge.tracing import TracingInterceptor
+from headstart.edge.web import Web
+from headstart.telemetry.signals import Signals, open_signals
 
 from headstart_operator.balancer import Balancer
 from headstart_operator.catalog import Catalog
 from headstart_operator.config import OperatorConfig
 from headstart_operator.fleet import Fleet, PodSource
 from headstart_operator.inference_service import SERVICE, InferenceService
+from headstart_operator.metrics import FleetMetrics, RouteMetrics
 from headstart_operator.pods import StaticPods
 from headstart_operator.proxy import Proxy
 from headstart_operator.router_service import RouterServicer
@@ -31,6 +37,8 @@ from headstart_operator.router_service import RouterServicer
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
 _LEARN_INTERVAL_S = 0.25
+# For a collector to take the last spans and metrics; one that is gone must not hold up the exit.
+_LAST_SIGNALS_S = 2.0
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,6 +74,8 @@ class Operator:
     server: grpc.aio.Server
     health_server: grpc.aio.Server
     health_servicer: HealthServicer
+    web: Web
+    signals: Signals
     grpc_port: int
     health_port: int
     learning: asyncio.Task[None] = field(repr=False)
@@ -88,33 +98,36 @@ class Operator:
         self.learning.cancel()
         await asyncio.gather(self.learning, return_exceptions=True)
         await self.balancer.close()
+        await self.web.stop()
         self.health_servicer.close()
         for server in (self.server, self.health_server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
         await self.catalog.close()
         await self.fleet.close()
+        await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
 
 
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
+    signals = open_signals(
+        service_name="headstart-operator",
+        instance_id=os.environ.get("POD_NAME", socket.gethostname()),
+        otlp_endpoint=config.otlp_endpoint,
+    )
     fleet = Fleet(_source(config), fleet_secret=config.fleet_secret, policy=config.policy)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
-    balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits)
+    balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits, metrics=RouteMetrics(signals.meter))
     proxy = Proxy(fleet, balancer)
     health = OperatorHealth(fleet)
     health_servicer = HealthServicer(health.probes())
-    server = grpc.aio.server(
-        interceptors=[StatusInterceptor()], options=server_options(), maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
-    )
-    server.add_generic_rpc_handlers((InferenceService(proxy, balancer).handler(),))
-    router_pb2_grpc.add_RouterServicer_to_server(RouterServicer(fleet, balancer), server)
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection(_SERVICES, server)
+    server = _server(InferenceService(proxy, balancer), RouterServicer(fleet, balancer), health_servicer, signals)
     health_server = grpc.aio.server(options=server_options())
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
     health_port = bind(health_server, config.host, config.health_port)
     grpc_port = bind(server, config.host, config.grpc_port)
+    web = await _open_web(config, signals, health)
+    web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
     fleet.start()
     await health_server.start()
     await server.start()
@@ -127,10 +140,41 @@ async def start_operator(config: OperatorConfig) -> Operator:
         server=server,
         health_server=health_server,
         health_servicer=health_servicer,
+        web=web,
+        signals=signals,
         grpc_port=grpc_port,
         health_port=health_port,
         learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
     )
+
+
+def _server(
+    inference: InferenceService, router: RouterServicer, health: HealthServicer, signals: Signals
+) -> grpc.aio.Server:
+    server = grpc.aio.server(
+        interceptors=[StatusInterceptor(), TracingInterceptor(signals.tracer)],
+        options=server_options(),
+        maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
+    )
+    server.add_generic_rpc_handlers((inference.handler(),))
+    router_pb2_grpc.add_RouterServicer_to_server(router, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    reflection.enable_server_reflection(_SERVICES, server)
+    return server
+
+
+async def _open_web(config: OperatorConfig, signals: Signals, health: OperatorHealth) -> Web:
+    probes = health.probes()
+    web = Web(
+        signals,
+        is_live=probes["liveness"],
+        is_ready=probes["readiness"],
+        host=config.host,
+        http_port=config.http_port,
+        metrics_port=config.metrics_port,
+    )
+    await web.start()
+    return web
 
 
 async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None]) -> int:

@@ -29,6 +29,7 @@ from headstart_operator.admission import Admission, Arrival
 from headstart_operator.catalog import Catalog, Entry
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import GroupKey, PodKey
+from headstart_operator.metrics import RouteMetrics
 from headstart_operator.score import Query, Ranked
 from headstart_operator.view import PodView
 
@@ -104,10 +105,13 @@ class Balancer:
         catalog: Catalog,
         *,
         queue_limits: QueueLimits,
+        metrics: RouteMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._catalog = catalog
+        self._metrics = metrics
+        self._clock = clock
         self._admission = Admission[Claim](
             self._give_back,
             max_requests=queue_limits.max_requests,
@@ -194,6 +198,9 @@ class Balancer:
 
     def settle(self, claim: Claim, usage: pb.Usage | None = None) -> None:
         """Give the place back. `usage` is what the pod counted, of a request that ended well."""
+        if usage is not None:
+            predicted = claim.ranked.predicted_cached_tokens
+            self._metrics.ended(predicted_tokens=predicted, actual_tokens=usage.cached_tokens)
         self._fleet.settle(
             claim.request_id,
             claim.view,
@@ -284,6 +291,7 @@ class Balancer:
         self, readings: Sequence[Reading], request_id: str, *, failed: Collection[PodKey] = (), needs_room: bool = True
     ) -> Claim | None:
         """None when every candidate is full. Raises UnavailableError when there is no candidate."""
+        started_s = self._clock()
         ranked = self._ranked(readings, failed=failed, needs_room=needs_room)
         if not ranked:
             groups = {reading.group for reading in readings}
@@ -292,6 +300,7 @@ class Balancer:
             raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
         reading, best = ranked[0]
         self._fleet.place(request_id, best, reading.query)
+        self._metrics.decided(self._clock() - started_s)
         return Claim(
             request_id=request_id, reading=reading, query=reading.query, ranked=best, num_candidates=len(ranked)
         )

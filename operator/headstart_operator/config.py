@@ -19,7 +19,7 @@ class OperatorConfig:
 
     `selector` is a label selector in `namespace`, "" for the operator's own; `pod_port` is the pods' gRPC port and
     `kube_api` replaces the address of the API server. `fleet_secret` is what the pods mount as `cache.hash_seed`.
-    A port of 0 picks a free one.
+    A port of 0 picks a free one. `otlp_endpoint` is a collector; the standard OTEL_* variables win over it.
     """
 
     endpoints: tuple[str, ...] = ()
@@ -34,6 +34,9 @@ class OperatorConfig:
     host: str = "0.0.0.0"
     grpc_port: int = 50051
     health_port: int = 50052
+    http_port: int = 8000
+    metrics_port: int = 9090
+    otlp_endpoint: str | None = None
     drain_delay_s: float = 10.0
     drain_timeout_s: float = 60.0
 

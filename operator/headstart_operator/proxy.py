@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.telemetry.propagation import outgoing_headers
+from headstart.telemetry.requests import PROVIDER
+from opentelemetry import trace
+from opentelemetry.util.types import AttributeValue
 
 from headstart_operator.attempt import Attempt, Metadata, PodFailedError
 from headstart_operator.balancer import Balancer, Claim, Job
@@ -102,7 +105,7 @@ class Proxy:
 
     async def generate(
         self, request: pb.GenerateRequest, *, deadline_s: float | None = None
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """As `stream`, with messages instead of their bytes."""
         call = Call(deadline_s=deadline_s, metadata=outgoing_headers())
         async with aclosing(self.stream(request, call)) as messages:
@@ -127,6 +130,7 @@ class Proxy:
                 finally:
                     self._balancer.settle(progress.claim, attempt.usage)
                     call.trailers = _trailers(progress.claim, attempt)
+                    trace.get_current_span().set_attributes(_span_attributes(progress, attempt))
                 if not (failure.may_move and await self._move(progress)):
                     for raw in progress.last_words(attempt):
                         yield raw
@@ -168,6 +172,26 @@ class Proxy:
             progress.go_on(claim)
             _LOGGER.info("request %s continues on pod %s", claim.request_id, claim.view.name)
         return claim is not None
+
+
+def _span_attributes(progress: _Progress, attempt: Attempt) -> dict[str, AttributeValue]:
+    """The route and what came of it; of the last pod, when there were several."""
+    claim = progress.claim
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": progress.job.model,
+        "gen_ai.response.id": progress.job.request_id,
+        "headstart.route.pod": claim.view.name,
+        "headstart.route.predicted_cached_tokens": claim.ranked.predicted_cached_tokens,
+        "headstart.route.matched_blocks": claim.ranked.matched_blocks,
+        "headstart.route.candidates": claim.num_candidates,
+        "headstart.route.attempts": progress.num_attempts,
+    }
+    if attempt.usage is not None:
+        attributes["gen_ai.usage.input_tokens"] = attempt.usage.prompt_tokens
+        attributes["gen_ai.usage.output_tokens"] = attempt.usage.completion_tokens
+        attributes["gen_ai.usage.cache_read.input_tokens"] = attempt.usage.cached_tokens
+    return attributes
 
 
 def _trailers(claim: Claim, attempt: Attempt) -> Metadata:

@@ -35,7 +35,8 @@ def run(parsed: argparse.Namespace) -> int:
         num_pods = len(operator.fleet.snapshot())
         console.print(
             f"headstart: routing to {num_pods} pods, gRPC on port {operator.grpc_port}, "
-            f"health on {operator.health_port}",
+            f"health on {operator.health_port}, HTTP on {operator.web.http_port}, "
+            f"metrics on {operator.web.metrics_port}",
             highlight=False,
         )
 
@@ -66,6 +67,9 @@ def operator_config(settings: Settings) -> OperatorConfig:
         host=server.host,
         grpc_port=server.grpc_port,
         health_port=server.health_port,
+        http_port=server.http_port,
+        metrics_port=server.metrics_port,
+        otlp_endpoint=settings.telemetry.otlp_endpoint,
         drain_delay_s=server.drain_delay_s,
         drain_timeout_s=server.drain_timeout_s,
     )

@@ -1,0 +1,91 @@
+"""The operator's own metrics: how long decisions take, how right they were, and what it knows of its pods.
+
+Label sets are closed: no pod's name and no caller's word is one. Owner of the last reading: the fleet's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from headstart_operator.fleet import Fleet
+
+_DECISION_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
+_ERROR_TOKENS = (-4096, -1024, -256, -64, -16, -1, 0, 1, 16, 64, 256, 1024, 4096)
+
+
+class RouteMetrics:
+    """What the balancer tells of its decisions."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._decision = meter.create_histogram(
+            "headstart_route_decision_seconds",
+            unit="s",
+            description="Time to rank the pods for a request and to place it.",
+            explicit_bucket_boundaries_advisory=_DECISION_S,
+        )
+        self._error = meter.create_histogram(
+            "headstart_route_predicted_minus_actual_tokens",
+            description="Cached prompt tokens that were foretold, less those that the pod found.",
+            explicit_bucket_boundaries_advisory=_ERROR_TOKENS,
+        )
+
+    def decided(self, seconds: float) -> None:
+        """A pod was chosen."""
+        self._decision.record(seconds)
+
+    def ended(self, *, predicted_tokens: int, actual_tokens: int) -> None:
+        """A request ended well on the pod that was chosen for it."""
+        self._error.record(predicted_tokens - actual_tokens)
+
+
+class _Reading(NamedTuple):
+    index_blocks: int = 0
+    resyncs: Mapping[str, int] = {}
+    misfits: int = 0
+    pods: Mapping[str, int] = {}
+
+
+class FleetMetrics:
+    """What the fleet looks like. A collection runs in any thread, so it sees the last `refresh`, not the fleet."""
+
+    def __init__(self, meter: Meter, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._last = _Reading()
+        meter.create_observable_gauge(
+            "headstart_index_blocks",
+            callbacks=[lambda _: [Observation(self._last.index_blocks)]],
+            description="Blocks in the index, each once however many pods hold it.",
+        )
+        meter.create_observable_counter(
+            "headstart_index_resyncs",
+            callbacks=[self._resyncs],
+            description="Snapshots that were needed anew, by reason.",
+        )
+        meter.create_observable_counter(
+            "headstart_pod_misfits",
+            callbacks=[lambda _: [Observation(self._last.misfits)]],
+            description="Pods that differ from others of their model in tokenizer or hash root.",
+        )
+        meter.create_observable_gauge(
+            "headstart_pods", callbacks=[self._pods], description="Pods that were discovered: candidates and others."
+        )
+
+    def refresh(self) -> None:
+        """Read the fleet, on its event loop."""
+        views = [view for _, view in self._fleet.refs()]
+        num_candidates = sum(view is not None for view in views)
+        self._last = _Reading(
+            index_blocks=self._fleet.index.num_blocks(),
+            resyncs=dict(self._fleet.counters.resyncs),
+            misfits=self._fleet.counters.misfits,
+            pods={"candidate": num_candidates, "other": len(views) - num_candidates},
+        )
+
+    def _resyncs(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, {"reason": reason}) for reason, count in self._last.resyncs.items()]
+
+    def _pods(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, {"state": state}) for state, count in self._last.pods.items()]
