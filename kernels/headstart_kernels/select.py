@@ -29,7 +29,7 @@ def select_backend(requested: str, *, device: str) -> str:
     """
     backend = requested
     if requested == AUTO:
-        backend = NATIVE if device == "cpu" and importlib.util.find_spec(_NEEDS[NATIVE][0]) else REFERENCE
+        backend = NATIVE if device == "cpu" else REFERENCE
     if backend not in _NEEDS:
         raise ValueError(f"{requested!r} is not in this build: use {AUTO!r}, {NATIVE!r} or {REFERENCE!r}")
     if backend == NATIVE and device != "cpu":

@@ -119,7 +119,7 @@ class NativeForward:
         return logits
 
 
-def _load_weights(decoder: Any, checkpoint: Checkpoint, progress: Progress) -> None:
+def _load_weights(decoder: Decoder, checkpoint: Checkpoint, progress: Progress) -> None:
     """Give the decoder every tensor, one part at a time, so that no second copy of the model is ever held."""
     done = 0
     for part in _parts(checkpoint.config):

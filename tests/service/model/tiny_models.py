@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import transformers
 from headstart.model.weights import open_checkpoint
+from headstart.runner.model_runner import Forward
 from headstart.runner.torch_runner import TorchForward
 from headstart_kernels.metadata import build_metadata
 
@@ -83,7 +84,7 @@ class Sequence:
 
 
 def run_step(
-    forward: TorchForward, rows: list[tuple[Sequence, list[int]]], *, all_logits: bool = True
+    forward: Forward, rows: list[tuple[Sequence, list[int]]], *, all_logits: bool = True
 ) -> list[np.ndarray[Any, Any]]:
     """Advance each sequence by its tokens; the logits [tokens or 1, vocab] of each row."""
     width = max(len(sequence.pages) for sequence, _ in rows)
@@ -108,7 +109,7 @@ def run_step(
     return np.split(logits, ends[:-1] if all_logits else np.arange(1, len(rows)))
 
 
-def greedy(forward: TorchForward, prompt: list[int], num_tokens: int, pages: list[int]) -> list[int]:
+def greedy(forward: Forward, prompt: list[int], num_tokens: int, pages: list[int]) -> list[int]:
     sequence = Sequence(pages)
     output: list[int] = []
     tokens = prompt
