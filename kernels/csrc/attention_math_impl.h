@@ -31,6 +31,18 @@ static inline vf exp2_of_negative(vf x) {
   return mul(p, as_float(shift_left<23>(as_int(shifted))));
 }
 
+static inline float largest_lane(vf a) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(a);
+#elif defined(__AVX2__)
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+#else
+  return reduce_max(a);
+#endif
+}
+
 struct FmaMath {
   static constexpr int64_t kPerElement = 1;
   using Operand = vf;

@@ -15,6 +15,7 @@ struct TileRows {
   const void* values[kTileKeys];
 };
 
+// Also asks for them: the rows of a head lie too far apart for the hardware to foresee.
 static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile, int64_t kv_head, TileRows* rows) {
   const int64_t element = kv.is_bf16 ? 2 : 4;
   const int64_t token_bytes = kv.num_kv_heads * kv.head_dim * element;
@@ -28,6 +29,10 @@ static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile
     for (; i < count && offset < kv.page_size; ++i, ++offset, key += token_bytes) {
       rows->keys[i] = key;
       rows->values[i] = key + plane_bytes;
+      for (int64_t line = 0; line < kv.head_dim * element; line += 64) {
+        __builtin_prefetch(key + line);
+        __builtin_prefetch(key + plane_bytes + line);
+      }
     }
   }
   for (int64_t i = count; i < kTileKeys; ++i) rows->keys[i] = rows->values[i] = kZeroRow;
@@ -145,14 +150,31 @@ struct PairedKv {
   static constexpr int64_t kBytes = 2;
   static constexpr int64_t kLinesPerWord = 1;
   static inline void write_lines(float* to, vf words) { store(to, words); }
+  static inline void write_pairs(float* to, __m512i even, __m512i odd) {
+    alignas(64) static constexpr struct Order {
+      uint16_t low[2 * kLanes], high[2 * kLanes];
+      constexpr Order() : low(), high() {
+        for (int i = 0; i < 2 * kLanes; ++i) {
+          low[i] = static_cast<uint16_t>(i / 2 + i % 2 * 2 * kLanes);
+          high[i] = static_cast<uint16_t>(low[i] + kLanes);
+        }
+      }
+    } order;
+    store(to, as_float(_mm512_permutex2var_epi16(even, load_int(order.low), odd)));
+    store(to + kLanes, as_float(_mm512_permutex2var_epi16(even, load_int(order.high), odd)));
+  }
   static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
     const uint16_t* even = static_cast<const uint16_t*>(rows[0]);
     const uint16_t* odd = static_cast<const uint16_t*>(rows[1]);
-    for (int64_t d = 0; d < width; d += kLanes) {
-      const __mmask16 mask = mask_of(greater(0, lesser(kLanes, head_dim - d)));
-      const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + d));
-      const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + d));
-      store(to + d, as_float(_mm512_or_si512(low, _mm512_slli_epi32(high, 16))));
+    int64_t d = 0;
+    for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) {
+      write_pairs(to + d, _mm512_loadu_si512(even + d), _mm512_loadu_si512(odd + d));
+    }
+    if (d < width) {
+      const __mmask32 mask = (1u << (head_dim - d)) - 1u;
+      alignas(64) float tail[2 * kLanes];
+      write_pairs(tail, _mm512_maskz_loadu_epi16(mask, even + d), _mm512_maskz_loadu_epi16(mask, odd + d));
+      std::memcpy(to + d, tail, static_cast<size_t>(width - d) * sizeof(float));
     }
   }
 };

@@ -217,8 +217,9 @@ template <typename T>
 using Storage = nb::ndarray<T, nb::numpy, nb::ndim<5>, nb::c_contig, nb::device::cpu>;
 using IntVector = Vector<const int32_t>;
 
-// A plan with the page table that it points into.
+// A plan with the page table that it points into and the scratch that its layers share.
 struct OwnedPlan {
+  AttentionScratch scratch;
   std::vector<int32_t> kv_indices;
   AttentionPlan plan;
   int64_t num_tokens = 0;
@@ -236,7 +237,8 @@ OwnedPlan make_plan(IntVector qo_indptr, IntVector kv_indptr, IntVector kv_indic
   require(static_cast<int64_t>(qo_indptr.size()) == rows + 1, "qo_indptr: must have one entry more than seq_lens");
   require(static_cast<int64_t>(kv_indptr.size()) == rows + 1, "kv_indptr: must have one entry more than seq_lens");
   owned.kv_indices.assign(kv_indices.data(), kv_indices.data() + kv_indices.size());
-  const PageTable table = {qo_indptr.data(), kv_indptr.data(), owned.kv_indices.data(), seq_lens.data(), rows, page_size};
+  const PageTable table = {qo_indptr.data(), kv_indptr.data(), owned.kv_indices.data(), seq_lens.data(), rows,
+                           page_size};
   check_page_table(table, static_cast<int64_t>(kv_indices.size()));
   owned.plan = plan_attention(table, shape);
   owned.num_tokens = qo_indptr.data()[rows];
@@ -255,8 +257,8 @@ KvLayer kv_layer_of(Storage<Kv>& kv) {
 }
 
 template <typename Kv, typename Out>
-void call_attention(ThreadPool& pool, const OwnedPlan& owned, Matrix<const float> q, Storage<Kv> kv, Matrix<Out> out,
-                    float scale, const std::string& isa) {
+void call_attention(ThreadPool& pool, OwnedPlan& owned, Matrix<const float> q, Storage<Kv> kv, Matrix<Out> out,
+                    double scale, const std::string& isa) {
   const KvLayer layer = kv_layer_of(kv);
   const int64_t width = owned.num_heads * layer.head_dim;
   require(static_cast<int64_t>(kv.shape(0)) >= owned.num_pages, "kv: has fewer pages than the page table names");
@@ -268,10 +270,11 @@ void call_attention(ThreadPool& pool, const OwnedPlan& owned, Matrix<const float
             std::string(name) + ": must be [tokens, heads * head_dim]");
   }
   const KernelTable& table = table_of(isa);
-  const AttentionCall call = {q.data(), width, layer, owned.num_heads, scale, out.data(), width, sizeof(Out) == 2};
-  AttentionScratch scratch;
+  const float exact_scale = static_cast<float>(scale);
+  const AttentionCall call = {q.data(), width, layer, owned.num_heads, exact_scale, out.data(), width,
+                              sizeof(Out) == 2};
   nb::gil_scoped_release release;
-  attend(pool, table, owned.plan, scratch, call);
+  attend(pool, table, owned.plan, owned.scratch, call);
 }
 
 template <typename Kv>
@@ -290,13 +293,14 @@ void call_write_kv(Storage<Kv> kv, Matrix<const float> k, Matrix<const float> v,
 }
 
 template <typename Out>
-void call_rms_norm(Matrix<const float> x, Vector<const float> weight, float eps, Matrix<Out> out,
+void call_rms_norm(Matrix<const float> x, Vector<const float> weight, double eps, Matrix<Out> out,
                    const std::string& isa) {
   require(weight.size() == x.shape(1), "weight: must have one entry a column of x");
   require(out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1), "out: must have the shape of x");
   const int64_t count = static_cast<int64_t>(x.shape(1));
   for (size_t i = 0; i < x.shape(0); ++i) {
-    table_of(isa).rms_norm(x.data() + i * count, weight.data(), eps, count, out.data() + i * count, sizeof(Out) == 2);
+    table_of(isa).rms_norm(x.data() + i * count, weight.data(), static_cast<float>(eps), count,
+                           out.data() + i * count, sizeof(Out) == 2);
   }
 }
 
@@ -314,6 +318,9 @@ void call_rotate(Matrix<float> x, Vector<const float> cos, Vector<const float> s
                        static_cast<int64_t>(x.shape(1)));
 }
 
+// An array argument that is never converted: a kernel would write to the copy.
+nb::arg as_is(const char* name) { return nb::arg(name).noconvert(); }
+
 void bind_attention(nb::module_& m) {
   nb::class_<OwnedPlan>(m, "AttentionPlan")
       .def_prop_ro("num_units", [](const OwnedPlan& owned) { return owned.plan.units.size(); })
@@ -327,22 +334,23 @@ void bind_attention(nb::module_& m) {
   }, "qo_indptr"_a, "kv_indptr"_a, "kv_indices"_a, "seq_lens"_a, "page_size"_a, "num_heads"_a, "num_kv_heads"_a,
         "num_threads"_a, "shares_prefixes"_a = true);
   const auto def_attention = [&m](auto function) {
-    m.def("attention", function, "pool"_a, "plan"_a, "q"_a, "kv"_a, "out"_a, "scale"_a, "isa"_a = "");
+    m.def("attention", function, "pool"_a, "plan"_a, as_is("q"), as_is("kv"), as_is("out"), "scale"_a,
+          "isa"_a = "");
   };
   def_attention(&call_attention<float, float>);
   def_attention(&call_attention<uint16_t, float>);
   def_attention(&call_attention<uint16_t, uint16_t>);
-  m.def("write_kv", &call_write_kv<float>, "kv"_a, "k"_a, "v"_a, "slots"_a, "isa"_a = "");
-  m.def("write_kv", &call_write_kv<uint16_t>, "kv"_a, "k"_a, "v"_a, "slots"_a, "isa"_a = "");
-  m.def("rms_norm", &call_rms_norm<float>, "x"_a, "weight"_a, "eps"_a, "out"_a, "isa"_a = "");
-  m.def("rms_norm", &call_rms_norm<uint16_t>, "x"_a, "weight"_a, "eps"_a, "out"_a, "isa"_a = "");
-  m.def("silu_mul", &call_silu_mul<float>, "gate"_a, "up"_a, "out"_a, "isa"_a = "");
-  m.def("silu_mul", &call_silu_mul<uint16_t>, "gate"_a, "up"_a, "out"_a, "isa"_a = "");
-  m.def("rotate", &call_rotate, "x"_a, "cos"_a, "sin"_a, "isa"_a = "");
+  m.def("write_kv", &call_write_kv<float>, as_is("kv"), as_is("k"), as_is("v"), as_is("slots"), "isa"_a = "");
+  m.def("write_kv", &call_write_kv<uint16_t>, as_is("kv"), as_is("k"), as_is("v"), as_is("slots"), "isa"_a = "");
+  m.def("rms_norm", &call_rms_norm<float>, as_is("x"), as_is("weight"), "eps"_a, as_is("out"), "isa"_a = "");
+  m.def("rms_norm", &call_rms_norm<uint16_t>, as_is("x"), as_is("weight"), "eps"_a, as_is("out"), "isa"_a = "");
+  m.def("silu_mul", &call_silu_mul<float>, as_is("gate"), as_is("up"), as_is("out"), "isa"_a = "");
+  m.def("silu_mul", &call_silu_mul<uint16_t>, as_is("gate"), as_is("up"), as_is("out"), "isa"_a = "");
+  m.def("rotate", &call_rotate, as_is("x"), as_is("cos"), as_is("sin"), "isa"_a = "");
   m.def("argmax", [](Vector<const float> x, const std::string& isa) {
     require(x.size() > 0, "x: must not be empty");
     return table_of(isa).argmax(x.data(), static_cast<int64_t>(x.size()));
-  }, "x"_a, "isa"_a = "");
+  }, as_is("x"), "isa"_a = "");
 }
 
 }  // namespace
