@@ -70,7 +70,15 @@ async def rig(num_pods: int = 2, *, config: dict[str, Any] | None = None, **over
             stack.push_async_callback(pods[-1].stop)
         endpoints = tuple(f"127.0.0.1:{pod.grpc_port}" for pod in pods)
         operator = await start_operator(
-            OperatorConfig(endpoints=endpoints, host="127.0.0.1", grpc_port=0, health_port=0, **(config or {}))
+            OperatorConfig(
+                endpoints=endpoints,
+                host="127.0.0.1",
+                grpc_port=0,
+                health_port=0,
+                http_port=0,
+                metrics_port=0,
+                **(config or {}),
+            )
         )
         stack.push_async_callback(operator.stop)
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{operator.grpc_port}"))
