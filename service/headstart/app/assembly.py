@@ -29,6 +29,7 @@ from headstart.engine.trace import StepTracer
 from headstart.errors import ConfigError
 from headstart.scheduler.limits import SchedulerLimits
 from headstart.scheduler.scheduler import Scheduler
+from headstart.text.chat import reads_tools
 from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
 
@@ -232,12 +233,17 @@ def _features(settings: Settings, model: ServedModel, sizes: _Sizes) -> dict[str
         "deterministic": _on(_is_deterministic(settings, model)),
         "text": _on(model.tokenizer is not None),
         "chat": _on(has_template),
+        "tools": _on(model.tokenizer is not None and _reads_tools(model.tokenizer)),
         "scheduling_policy": settings.scheduler.policy,
         "max_num_batched_tokens": str(settings.scheduler.max_num_batched_tokens),
         "long_prefill_token_threshold": str(sizes.prefill_cap),
         "max_partial_prefills": str(settings.scheduler.max_partial_prefills),
         "num_drafts": str(settings.speculation.num_drafts),
     }
+
+
+def _reads_tools(tokenizer: Tokenizer) -> bool:
+    return reads_tools(tokenizer.tool_template or tokenizer.template)
 
 
 def _is_deterministic(settings: Settings, model: ServedModel) -> bool:

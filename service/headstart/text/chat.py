@@ -22,7 +22,7 @@ from jinja2.exceptions import SecurityError
 
 from headstart.errors import FailedPreconditionError, InvalidRequestError, ModelError
 from headstart.text.content import Content, joined, outside_value, plain_text
-from headstart.text.sandbox import Budget, Sandbox, compile_template
+from headstart.text.sandbox import Budget, Sandbox, compile_template, variables_of
 from headstart.text.tokenizer import Tokenizer, check_text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -42,7 +42,8 @@ class ChatMessage(NamedTuple):
 
 
 class ChatTemplate:
-    """A model's compiled template; `has_template` says at start whether chats can be served at all."""
+    """A model's compiled template; `has_template` says at start whether chats can be served at all, `reads_tools`
+    whether tool definitions would be seen."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class ChatTemplate:
             for has_tools, text in ((False, source), (True, tool_source or source))
             if text is not None
         }
+        self.reads_tools = reads_tools(tool_source or source)
         for has_tools in self._templates:
             self._probe(has_tools)
 
@@ -87,7 +89,8 @@ class ChatTemplate:
         """The prompt of a chat. `tools` are JSON objects as text.
 
         Raises FailedPreconditionError without a template, and InvalidRequestError for what the caller can put right:
-        an empty chat, an unknown role, broken text or JSON, and whatever the template itself refuses.
+        an empty chat, an unknown role, broken text or JSON, tools that the template would drop in silence, and whatever
+        the template itself refuses.
         """
         if not self.has_template:
             raise FailedPreconditionError("this model has no chat template: send text or token ids instead")
@@ -99,7 +102,7 @@ class ChatTemplate:
             turns[-1]["content"] = joined((turns[-1]["content"], Content.outside(_TAIL + " ")))
         variables = {
             "messages": turns,
-            "tools": _checked_tools(tools) or None,
+            "tools": self._definitions(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -107,6 +110,12 @@ class ChatTemplate:
         if continue_final_message:
             text = _cut_at_tail(text)
         return tokenizer.encode_marked(text.plain, text.is_outside)
+
+    def _definitions(self, tools: Sequence[str]) -> list[Any]:
+        definitions = _checked_tools(tools)
+        if definitions and not self.reads_tools:
+            raise InvalidRequestError("chat.tools_json", "this model's chat template does not read tools: send none")
+        return definitions
 
     def _render(self, variables: dict[str, Any], *, has_tools: bool, max_chars: int) -> Content:
         try:
@@ -132,6 +141,14 @@ class ChatTemplate:
         except Exception:
             # It may want other messages than this one; a request will tell.
             return
+
+
+def reads_tools(source: str | None) -> bool:
+    """Whether a template looks at `tools` at all. False for one that does not compile."""
+    try:
+        return source is not None and "tools" in variables_of(source)
+    except (TemplateError, UnicodeEncodeError, RecursionError):
+        return False
 
 
 def _compile(source: str) -> CodeType:

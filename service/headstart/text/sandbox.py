@@ -24,6 +24,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS, do_format, do_indent, do_join, do_title
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -228,9 +229,18 @@ class _Counted:
 
 def compile_template(source: str) -> CodeType:
     """Raises jinja2.TemplateError when the source is no template or asks for what is not offered."""
-    budget = Budget(max_chars=0, max_steps=0, max_cpu_s=0.0, clock=time.thread_time)
-    code: CodeType = Sandbox(budget).compile(source)
+    code: CodeType = _idle_sandbox().compile(source)
     return code
+
+
+def variables_of(source: str) -> set[str]:
+    """Names that the template may read from what it is given. Raises as `compile_template`."""
+    return find_undeclared_variables(_idle_sandbox().parse(source))
+
+
+def _idle_sandbox() -> Sandbox:
+    """One that may run nothing."""
+    return Sandbox(Budget(max_chars=0, max_steps=0, max_cpu_s=0.0, clock=time.thread_time))
 
 
 def to_json(

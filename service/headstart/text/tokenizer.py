@@ -176,7 +176,7 @@ def check_text(text: str, field: str) -> None:
 
 
 def _encode(library: Any, text: str) -> list[int]:
-    """Ids without offsets. A batch of one: a lone text would be encoded under the interpreter lock, a second for 600 KB."""
+    """Ids without offsets. In a batch of one, because a lone text is encoded under the interpreter lock."""
     (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
     ids: list[int] = encoding.ids
     return ids

@@ -144,6 +144,7 @@ async def test_what_is_in_effect_is_said_once_and_told_to_clients(caplog: pytest
             await _generate(channel, _request(40, 1))
             _, again = await _generate(channel, _request(40, 1))
     assert model.features["prefix_caching"] == "off"
+    assert model.features["tools"] == "off"  # the built-in template does not read them
     assert model.features["long_prefill_token_threshold"] == "128"
     assert caplog.text.count("KV blocks of 16 tokens") == 1
     assert "prefix caching is off" in caplog.text
