@@ -56,6 +56,7 @@ class RequestState:
     """One request from `add` to its end. Owner and only writer: the scheduler.
 
     `tokens` are prompt and output; `max_known` is where its length ends it. `stop_ids` holds eos too, unless ignored.
+    `edge` is its table's, kept here for the fast path. `is_aged`: it waited so long that it goes before all others.
     `is_prefilling` is true from an admission until the first token sampled after it. Times are monotonic, 0.0 = never.
     """
 

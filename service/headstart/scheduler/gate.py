@@ -15,7 +15,7 @@ from headstart.scheduler.waiting import WaitingQueue
 
 
 class Gate:
-    """`max_running` requests run at most: no more than a step's budget can advance."""
+    """Answers for the requests of one scheduler."""
 
     def __init__(
         self, manager: BlockManager, waiting: WaitingQueue, running: RunningSet, limits: SchedulerLimits
@@ -24,9 +24,7 @@ class Gate:
         self._waiting = waiting
         self._running = running
         self._limits = limits
-        self._watermark_blocks = int(limits.watermark * manager.pool.num_blocks)
-        self.prefill_cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
-        self.max_running = min(limits.max_num_seqs, limits.max_num_batched_tokens)
+        self._watermark_blocks = limits.watermark_blocks(manager.pool.num_blocks)
 
     def match(self, request: RequestState) -> PrefixMatch:
         """The cached blocks that continue a request's table; none for one that may not read the cache."""
@@ -53,14 +51,14 @@ class Gate:
             return 0
         match = self.match(other)
         tokens = len(other.tokens) - match.num_tokens
-        if tokens > self.prefill_cap and len(self._running.prefilling) >= self._limits.max_partial_prefills:
+        if tokens > self._limits.prefill_cap and len(self._running.prefilling) >= self._limits.max_partial_prefills:
             return 0
         rank = self._waiting.rank(other)
-        has_place = len(self._running) + (beside is not None) < self.max_running
+        has_place = len(self._running) + (beside is not None) < self._limits.max_running
         room = self.room(is_idle=False) - (self.need(beside, self.match(beside)) if beside else 0)
         is_free_to_start = has_place and self.need(other, match) <= room
         is_above = any(self._waiting.rank(request) > rank for request in (beside, *self._running) if request)
-        return min(tokens, self.prefill_cap) if is_free_to_start or is_above else 0
+        return min(tokens, self._limits.prefill_cap) if is_free_to_start or is_above else 0
 
     def share(self) -> int:
         """The cap on a running prompt: less than usual while another request could start, so that it finds room.
@@ -70,6 +68,6 @@ class Gate:
         prompts = len(self._running.prefilling)
         newcomer = self.newcomer() if prompts else 0
         if not newcomer:
-            return self.prefill_cap
+            return self._limits.prefill_cap
         left = self._limits.max_num_batched_tokens - (len(self._running) - prompts)
-        return min(self.prefill_cap, max(1, max(left // 2, left - newcomer) // prompts))
+        return min(self._limits.prefill_cap, max(1, max(left // 2, left - newcomer) // prompts))

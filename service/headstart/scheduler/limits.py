@@ -21,3 +21,17 @@ class SchedulerLimits:
     max_partial_prefills: int = 4
     policy: str = "fcfs"
     watermark: float = 0.02
+
+    @property
+    def prefill_cap(self) -> int:
+        """The most tokens that one prompt gets in a step while it has company."""
+        return self.long_prefill_token_threshold or self.max_num_batched_tokens
+
+    @property
+    def max_running(self) -> int:
+        """No more than a step's budget can advance by one token each."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    def watermark_blocks(self, num_blocks: int) -> int:
+        """Of a pool of `num_blocks`, what an admission leaves free while something runs."""
+        return int(self.watermark * num_blocks)

@@ -42,8 +42,7 @@ def fewest_victims(
     """
     budget, num_partial = plan.budget, plan.num_partial
     room, num_left = shortfall.room, shortfall.num_running
-    watermark = int(limits.watermark * manager.pool.num_blocks)
-    cap = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+    watermark = limits.watermark_blocks(manager.pool.num_blocks)
     for index, freed in enumerate(manager.freed_by([request.table for request in candidates], shortfall.hits)):
         victim = candidates[index]
         num_tokens, is_unfinished = plan.planned(victim)
@@ -51,7 +50,7 @@ def fewest_victims(
         num_partial -= is_unfinished
         room += owed(manager, victim)
         num_left -= 1
-        is_partial = shortfall.num_tokens > min(budget, cap)
+        is_partial = shortfall.num_tokens > min(budget, limits.prefill_cap)
         may_start = not (is_partial and num_partial >= limits.max_partial_prefills)
         has_room = shortfall.need <= room + freed - (watermark if num_left else 0)
         if may_start and has_room:

@@ -121,9 +121,9 @@ class Scheduler:
             if num_tokens > 1:
                 num_tokens = self._chunk(request, start, plan)
             if start + num_tokens < request.edge:
-                plan.add(request, num_tokens, _NO_BLOCKS)
+                plan.add(request, num_tokens, _NO_BLOCKS)  # no block is needed, none is completed
             else:
-                self._advance(request, plan)
+                self._advance(request, plan)  # asks for its chunk again: a hit may move its start
         if plan.preempted_rank is None:
             self._admit(plan)
 
@@ -239,7 +239,7 @@ class Scheduler:
         # One token is kept for each running request that is still to come, so that guesses starve nobody.
         num_to_come = len(self._running) - len(plan.requests) - is_running
         count = min(remaining + len(request.drafts), max(1, plan.budget - num_to_come))
-        cap = plan.share if is_running else self._gate.prefill_cap
+        cap = plan.share if is_running else self._limits.prefill_cap
         if remaining > min(count, cap) and (
             len(self._running) > is_running or self._gate.newcomer(None if is_running else request)
         ):
@@ -300,10 +300,10 @@ class Scheduler:
         while index < len(self._waiting):
             request = self._waiting[index]
             if plan.preempted_rank is not None and self._waiting.rank(request) >= plan.preempted_rank:
-                return
+                return  # others made way for one before it, not for this one
             match = self._gate.match(request)
             need = self._gate.need(request, match)
-            has_room = len(self._running) < self._gate.max_running and need <= self._gate.room(
+            has_room = len(self._running) < self._limits.max_running and need <= self._gate.room(
                 is_idle=not self._running
             )
             count = self._chunk(request, match.num_tokens, plan) if plan.budget > 0 else 0
