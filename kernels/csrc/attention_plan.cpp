@@ -168,8 +168,8 @@ class Planner {
       const int64_t position = row.first_position() + i;
       const int64_t span_begin = static_cast<int64_t>(plan_.spans.size());
       plan_.spans.push_back({row.token + i, count, position, -1, 0});
-      add_unit({row.pages, row.num_keys, 0, ceil_div(position + count, kTileKeys), span_begin, span_begin + 1, count, true},
-               0);
+      const int64_t end = ceil_div(position + count, kTileKeys);
+      add_unit({row.pages, row.num_keys, 0, end, span_begin, span_begin + 1, count, true}, 0);
     }
   }
 
@@ -241,7 +241,8 @@ void check_page_table(const PageTable& table, int64_t num_indices) {
     const int64_t pages = table.kv_indptr[i + 1] - table.kv_indptr[i];
     require(table.seq_lens[i] >= 0, "seq_lens: must not be negative");
     require(queries >= 0 && queries <= table.seq_lens[i], "qo_indptr: a row has 0 to seq_len query tokens");
-    require(pages == ceil_div(table.seq_lens[i], table.page_size), "kv_indptr: a row has ceil(seq_len / page_size) pages");
+    require(pages == ceil_div(table.seq_lens[i], table.page_size),
+            "kv_indptr: a row has ceil(seq_len / page_size) pages");
   }
   require(table.kv_indptr[table.num_rows] == num_indices, "kv_indptr: must end at the length of kv_indices");
   for (int64_t i = 0; i < num_indices; ++i) require(table.kv_indices[i] >= 0, "kv_indices: must not be negative");

@@ -86,7 +86,7 @@ const char* weight_type_name(PackedWeight::Type type) {
 
 template <typename X>
 void call_gemm(ThreadPool& pool, const PackedWeight& w, Matrix<const X> x, Matrix<float> y,
-               std::optional<Vector<const float>> bias, const std::string& isa) {
+               std::optional<Vector<const float>> bias, const PackedWeight* next, const std::string& isa) {
   const int64_t m = x.shape(0);
   require(static_cast<int64_t>(x.shape(1)) == w.k, "x: must have " + std::to_string(w.k) + " columns");
   require(static_cast<int64_t>(y.shape(0)) == m, "y: must have as many rows as x");
@@ -103,6 +103,7 @@ void call_gemm(ThreadPool& pool, const PackedWeight& w, Matrix<const X> x, Matri
   call.y = y.data();
   call.ldy = w.n;
   call.bias = bias ? bias->data() : nullptr;
+  call.next = next;
   nb::gil_scoped_release release;
   gemm_with(table, pool, call);
 }
@@ -120,8 +121,10 @@ void bind_gemm(nb::module_& m) {
   m.def("pack", [](HugeArena& arena, Matrix<const uint16_t> w) {
     return pack_bf16(arena, w.data(), w.shape(0), w.shape(1));
   }, "arena"_a, "w"_a);
-  m.def("gemm", &call_gemm<float>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(), "isa"_a = "");
-  m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(), "isa"_a = "");
+  m.def("gemm", &call_gemm<float>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
+        "next"_a.none() = nb::none(), "isa"_a = "");
+  m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
+        "next"_a.none() = nb::none(), "isa"_a = "");
 }
 
 // ---- the whole decoder
@@ -319,7 +322,7 @@ void call_rotate(Matrix<float> x, Vector<const float> cos, Vector<const float> s
 }
 
 // An array argument that is never converted: a kernel would write to the copy.
-nb::arg as_is(const char* name) { return nb::arg(name).noconvert(); }
+auto as_is(const char* name) { return nb::arg(name).noconvert(); }
 
 void bind_attention(nb::module_& m) {
   nb::class_<OwnedPlan>(m, "AttentionPlan")
