@@ -1,6 +1,6 @@
-"""Where pods are found: a fixed list of addresses, or the pods of a Kubernetes namespace by selector.
+"""Where pods are found when nobody has to ask for them: a fixed list of addresses.
 
-Both yield whole sets, so whoever reads them compares and needs no history. Knows nothing of streams or routing.
+A source of pods yields whole sets, so whoever reads them compares and needs no history; `kube_pods` is the other one.
 """
 
 from __future__ import annotations
