@@ -279,7 +279,7 @@ class Fleet:
 
     def _check_ready(self) -> None:
         wanted = [pod for pod in self._pods.values() if pod.is_wanted]
-        if self._has_listed and all(pod.subscriber.replica.is_synced for pod in wanted):
+        if self._has_listed and all(pod.subscriber.is_live for pod in wanted):
             self._ready.set()
 
     def _touch_key(self, key: PodKey) -> None:
