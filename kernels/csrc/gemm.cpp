@@ -20,10 +20,12 @@ struct TaskGrid {
 
   int64_t size() const { return row_parts * group_parts; }
 
-  GemmRange range(int64_t task) const {
+  GemmRange range(int64_t task, const PackedWeight* next) const {
     const int64_t row = task / group_parts, part = task % group_parts;
+    const uint8_t* after = nullptr;
+    if (next != nullptr && row + 1 == row_parts) after = next->group(part * next->num_groups() / group_parts);
     return {row * m / row_parts, (row + 1) * m / row_parts, part * num_groups / group_parts,
-            (part + 1) * num_groups / group_parts};
+            (part + 1) * num_groups / group_parts, after};
   }
 };
 
@@ -59,7 +61,7 @@ void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call)
   }
   const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
                          std::min<int64_t>(pool.size(), w.num_groups())};
-  pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task)); });
+  pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task, call.next)); });
 }
 
 void gemm(ThreadPool& pool, const PackedWeight& w, const void* x, int64_t m, int64_t ldx, float* y, int64_t ldy,

@@ -24,12 +24,15 @@ struct GemmCall {
   float* y = nullptr;
   int64_t ldy = 0;
   const float* bias = nullptr;  // [n] or null
+  // The weight that will be read after this one, or null: its beginning is fetched while this call ends.
+  const PackedWeight* next = nullptr;
   const float* block_sums = nullptr;  // q4_1 only: [m][ceil(k / 32)], the sum of x over each block of k
 };
 
 // Rows [row_begin, row_end) times column groups [group_begin, group_end).
 struct GemmRange {
   int64_t row_begin, row_end, group_begin, group_end;
+  const uint8_t* next;  // what the thread will probably read after this, or null
 };
 
 // y [m][ldy] float32; x [m][ldx] is bf16 (uint16_t) unless the weight is f32, then float; bias [n] or null.

@@ -226,13 +226,15 @@ static void run_range(const GemmCall& call, const GemmRange& range) {
   int64_t group = range.group_begin;
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t groups = part_of(num_groups, num_blocks, block);
-    int64_t next = group + groups, row = range.row_begin;
-    int64_t left = block + 1 < num_blocks ? part_of(num_groups, num_blocks, block + 1) : 0;
+    int64_t row = range.row_begin;
+    const bool is_last = block + 1 == num_blocks;
+    const uint8_t* next = is_last ? range.next : call.weight->group(group + groups);
+    int64_t left = is_last ? (range.next != nullptr) * groups : part_of(num_groups, num_blocks, block + 1);
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
       const int64_t rows = part_of(num_rows, num_tiles, tile), share = (left + num_tiles - tile - 1) / (num_tiles - tile);
-      kTable.tiles[rows - 1][groups - 1](call, row, group, {call.weight->group(next), share});
+      kTable.tiles[rows - 1][groups - 1](call, row, group, {next, share});
       row += rows;
-      next += share;
+      next += share * call.weight->group_bytes;
       left -= share;
     }
     group += groups;
