@@ -65,6 +65,11 @@ def choice_request_id(request_id: str, index: int) -> str:
     return request_id if index == 0 else f"{request_id}#{index}"
 
 
+def caller_request_id(request_id: str) -> str:
+    """The caller's own id of the request whose choice has this id in the engine."""
+    return request_id.partition("#")[0]
+
+
 def is_first_choice(request_id: str) -> bool:
     """Whether an engine's id is one that a caller knows."""
     return "#" not in request_id
@@ -92,7 +97,7 @@ def _resume(request: inference_pb2.GenerateRequest, index: int, max_tokens: int)
     if not request.HasField("resume"):
         return ()
     emitted = tuple(request.resume.choices[index].token_ids)
-    if emitted and not len(emitted) < max_tokens:
+    if len(emitted) > max_tokens:
         raise InvalidRequestError(
             f"resume.choices[{index}].token_ids", f"{len(emitted)} tokens; only {max_tokens} fit after the prompt"
         )

@@ -44,7 +44,7 @@ def check_generate(request: inference_pb2.GenerateRequest, limits: Limits) -> No
     _check_stops(request, limits)
     _check_sampling(request.sampling, limits)
     _check_resume(request, limits)
-    _refuse_unknown_fields(request)
+    refuse_unknown_fields(request)
 
 
 def check_tokenize(request: inference_pb2.TokenizeRequest, limits: Limits) -> None:
@@ -57,7 +57,7 @@ def check_tokenize(request: inference_pb2.TokenizeRequest, limits: Limits) -> No
             _check_chat(request.chat, limits)
         case _:
             raise InvalidRequestError("prompt", "set one of text and chat")
-    _refuse_unknown_fields(request)
+    refuse_unknown_fields(request)
 
 
 def check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
@@ -84,7 +84,7 @@ def check_lookup(request: prefix_cache_pb2.LookupRequest, limits: Limits) -> Non
     _check_count("hashes", len(request.hashes), limits.max_len)
     if not all(len(digest) == DIGEST_BYTES for digest in request.hashes):
         raise InvalidRequestError("hashes", f"each must be a whole chain hash of {DIGEST_BYTES} bytes")
-    _refuse_unknown_fields(request)
+    refuse_unknown_fields(request)
 
 
 def _check_lora(lora: str) -> None:
@@ -219,8 +219,8 @@ def _check_resume(request: inference_pb2.GenerateRequest, limits: Limits) -> Non
     for index, choice in enumerate(choices):
         field = f"resume.choices[{index}].token_ids"
         num_emitted = len(choice.token_ids)
-        if num_emitted and request.HasField("max_tokens") and num_emitted >= request.max_tokens:
-            raise InvalidRequestError(field, f"{num_emitted} tokens leave nothing of max_tokens {request.max_tokens}")
+        if request.HasField("max_tokens") and num_emitted > request.max_tokens:
+            raise InvalidRequestError(field, f"{num_emitted} tokens; max_tokens is {request.max_tokens}")
         if num_emitted >= limits.max_len:
             raise InvalidRequestError(field, f"{num_emitted} tokens; prompt and output share {limits.max_len}")
         _check_ids(field, choice.token_ids, limits)
@@ -240,7 +240,7 @@ def _check_ids(field: str, ids: Sequence[int], limits: Limits) -> None:
         )
 
 
-def _refuse_unknown_fields(request: Message) -> None:
+def refuse_unknown_fields(request: Message) -> None:
     """A field of a newer contract may change what the caller gets: dropping it silently would be a wrong answer."""
     for path, message in _messages(request, ""):
         unknown = UnknownFieldSet(message)

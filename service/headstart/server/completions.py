@@ -6,11 +6,14 @@ engine. It knows nothing of steps or blocks. Owner of its state (the calls in pr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from headstart.contract import codec
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.request import GenerateSpec
+from headstart.core.step import Chunk
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
 from headstart.edge.specs import build_specs
@@ -21,6 +24,7 @@ from headstart.engine.stream import RequestStream
 from headstart.errors import UnavailableError
 from headstart.server.generation import Generation
 from headstart.server.recorder import CallRecord, RequestRecorder
+from headstart.server.resumed import find_resumed_end
 from headstart.telemetry.propagation import outgoing_headers
 from headstart.text.tokenizer import Tokenizer
 
@@ -79,7 +83,8 @@ class PodCompletions:
         try:
             generation = await self._prepare(request, call)
             self._check_open()
-            streams = await self._engine.submit_all(call.specs)
+            if generation.specs_to_run:
+                streams = await self._engine.submit_all(generation.specs_to_run)
             self._streams.update(streams)
             if self._is_stopping:
                 self.stop()  # it came while the engine was being asked
@@ -105,10 +110,29 @@ class PodCompletions:
             trace_parent=dict(outgoing_headers()).get("traceparent", ""),
         )
         generation = Generation(
-            call.specs, token_bytes=self._token_bytes, clock=self.clock, echoes_prompt=request.echo_token_ids
+            call.specs,
+            token_bytes=self._token_bytes,
+            clock=self.clock,
+            echoes_prompt=request.echo_token_ids,
+            resumed_ends=await asyncio.to_thread(self._resumed_ends, call.specs)
+            if request.HasField("resume")
+            else None,
         )
         call.ends = generation.ends
         return generation
+
+    def _resumed_ends(self, specs: Sequence[GenerateSpec]) -> dict[int, Chunk]:
+        ends = {}
+        for index, spec in enumerate(specs):
+            end = find_resumed_end(
+                spec,
+                max_len=self._limits.max_len,
+                eos_token_ids=frozenset(self._identity.eos_token_ids),
+                tokenizer=self._tokenizer,
+            )
+            if end is not None:
+                ends[index] = end
+        return ends
 
     def _check_open(self) -> None:
         if self._is_stopping:

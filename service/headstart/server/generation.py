@@ -5,7 +5,7 @@ It knows the wire and the engine's chunks, not how either is made. Owner of its 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from headstart.errors import DeadlineExceededError, HeadstartError, InternalErro
 
 
 class ChoiceEnd(NamedTuple):
-    """How one choice ended. `stats` is None when the engine broke off."""
+    """How one choice ended. `stats` is None when the engine broke off, or never ran it."""
 
     reason: FinishReason
     stats: RequestStats | None
@@ -28,7 +28,11 @@ class ChoiceEnd(NamedTuple):
 
 
 class Generation:
-    """The messages of `specs`, all choices of one request. `ends` fills up in the order in which they end."""
+    """The messages of `specs`, all choices of one request. `ends` fills up in the order in which they end.
+
+    `resumed_ends` are the last chunks, by index, of choices that were over before they came here. The others are the
+    `specs_to_run`, in order.
+    """
 
     def __init__(
         self,
@@ -37,25 +41,32 @@ class Generation:
         token_bytes: Callable[[int], bytes],
         clock: Callable[[], float],
         echoes_prompt: bool = False,
+        resumed_ends: Mapping[int, Chunk] | None = None,
     ) -> None:
         self._specs = specs
         self._token_bytes = token_bytes
         self._clock = clock
         self._echoes_prompt = echoes_prompt
+        self._resumed_ends = resumed_ends or {}
+        self._to_run = [index for index in range(len(specs)) if index not in self._resumed_ends]
+        self.specs_to_run = [specs[index] for index in self._to_run]
         self._completion = [len(spec.resume_token_ids) for spec in specs]
         self._unfinished = set(range(len(specs)))
         self._failure: HeadstartError | None = None
         self.ends: list[ChoiceEnd] = []
 
     async def messages(self, streams: Sequence[RequestStream]) -> AsyncGenerator[GenerateResponse, None]:
-        """Everything until each choice has ended.
+        """Everything until each choice has ended. `streams` are those of `specs_to_run`.
 
         Raises the error that a choice ended with, after each choice has its `finished`: the call's status comes last.
         """
+        for index, chunk in self._resumed_ends.items():
+            for message in self._encode(index, chunk):
+                yield message
         try:
             async with aclosing(interleave(streams)) as chunks:
-                async for index, chunk in chunks:
-                    for message in self._encode(index, chunk):
+                async for position, chunk in chunks:
+                    for message in self._encode(self._to_run[position], chunk):
                         yield message
         except HeadstartError:
             # The engine broke off. What the caller got so far still gets its end.

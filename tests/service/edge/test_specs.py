@@ -72,6 +72,11 @@ def test_each_choice_resumes_from_its_own_tokens():
     assert [spec.resume_token_ids for spec in specs(n=2, resume=resume)] == [(4, 5), ()]
 
 
+def test_a_resume_may_hold_all_tokens_that_fit():
+    resume = pb.Resume(choices=[pb.Resume.Choice(token_ids=[1] * 6)])
+    assert specs((1,) * 250, resume=resume)[0].resume_token_ids == (1,) * 6
+
+
 @pytest.mark.parametrize(
     ("field", "prompt", "fields"),
     [
@@ -81,7 +86,7 @@ def test_each_choice_resumes_from_its_own_tokens():
         (
             "resume.choices[0].token_ids",
             (1,) * 250,
-            {"resume": pb.Resume(choices=[pb.Resume.Choice(token_ids=[1] * 6)])},
+            {"resume": pb.Resume(choices=[pb.Resume.Choice(token_ids=[1] * 7)])},
         ),
     ],
 )

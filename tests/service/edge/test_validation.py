@@ -57,6 +57,7 @@ ACCEPTED = {
     "the smallest repetition penalty": sampled(repetition_penalty=0.01),
     "300 biases": sampled(logit_bias=dict.fromkeys(range(300), -100.0)),
     "resume": request(max_tokens=4, resume=pb.Resume(choices=[pb.Resume.Choice(token_ids=[1, 2, 3])])),
+    "a resume that is done": request(max_tokens=2, resume=pb.Resume(choices=[pb.Resume.Choice(token_ids=[1, 2])])),
     "resume from nothing": request(max_tokens=1, resume=pb.Resume(choices=[pb.Resume.Choice()])),
 }
 
@@ -131,9 +132,9 @@ REFUSED = {
     "a bias above 100": ("sampling.logit_bias", sampled(logit_bias={1: 101.0})),
     "a bias outside the vocabulary": ("sampling.logit_bias", sampled(logit_bias={1000: 1.0})),
     "one resume list for two choices": ("resume.choices", request(n=2, resume=pb.Resume(choices=[pb.Resume.Choice()]))),
-    "a resume that is done": (
+    "a resume of more than was asked for": (
         "resume.choices[0].token_ids",
-        request(max_tokens=2, resume=pb.Resume(choices=[pb.Resume.Choice(token_ids=[1, 2])])),
+        request(max_tokens=2, resume=pb.Resume(choices=[pb.Resume.Choice(token_ids=[1, 2, 3])])),
     ),
     "a resume outside the vocabulary": (
         "resume.choices[1].token_ids",
