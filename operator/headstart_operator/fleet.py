@@ -13,18 +13,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc.aio
 
 from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.index import PrefixIndex
-from headstart_operator.placements import Placements
 from headstart_operator.pod import FollowedPod, derive_root, group_of
-from headstart_operator.score import Policy, Query, Ranked, rank
+from headstart_operator.routing import Routing
+from headstart_operator.score import Policy, Query, Ranked
 from headstart_operator.subscriber import SILENCE_S, Subscriber
-from headstart_operator.usage import PoolUsage
 from headstart_operator.view import PodView
 
 PATIENCE_S = 5.0
@@ -78,20 +77,16 @@ class Fleet:
     ) -> None:
         self._source = source
         self._secret = fleet_secret
-        self._policy = policy
         self._connect = connect
         self._silence_s = silence_s
         self._pods: dict[str, FollowedPod] = {}
-        self._usage: dict[GroupKey, PoolUsage] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._turn = 0
         self._has_listed = False
         self._task: asyncio.Task[None] | None = None
         self._views: tuple[PodView, ...] | None = None
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
-        self.index = PrefixIndex()
-        self.placements = Placements(self.index, clock)
+        self._routing = Routing(policy=policy, clock=clock)
         self.counters = FleetCounters()
 
     # ---- life
@@ -114,6 +109,11 @@ class Fleet:
         self._touch()
 
     @property
+    def index(self) -> PrefixIndex:
+        """Not to be changed: the pods' streams write it."""
+        return self._routing.index
+
+    @property
     def is_ready(self) -> bool:
         """From the first list and the snapshot of each ready pod on, or 5 s after the list. Never false again."""
         return self._ready.is_set()
@@ -129,7 +129,7 @@ class Fleet:
 
     def snapshot(self) -> tuple[PodView, ...]:
         """Every candidate, as of now."""
-        self.placements.expire()
+        self._routing.placements.expire()
         if self._views is None:
             views = (self._view(pod) for pod in self._pods.values())
             self._views = tuple(view for view in views if view is not None)
@@ -147,7 +147,7 @@ class Fleet:
     def rank(
         self, group: GroupKey, query: Query, *, excluded: Collection[PodKey] = (), has_room: bool = False
     ) -> list[Ranked]:
-        """A group's pods for this prompt, best first. `matched`, `turn` and the pool's means are filled in here.
+        """A group's pods for this prompt, best first. `matched`, `turn` and the means are filled in here.
 
         With `has_room` only pods that may be given one more request are ranked.
         """
@@ -156,7 +156,7 @@ class Fleet:
             for view in self.snapshot()
             if view.group == group and view.key not in excluded and (not has_room or self.has_room(view))
         ]
-        return rank(self._filled(group, query), views, self._policy)
+        return self._routing.rank(query, views)
 
     @staticmethod
     def has_room(view: PodView) -> bool:
@@ -167,26 +167,20 @@ class Fleet:
 
     def place(self, request_id: str, ranked: Ranked, query: Query) -> None:
         """A request goes to this pod under this id. Raises ValueError for an id that is in use."""
-        view = ranked.view
-        self._turn += 1
-        hashes = query.hashes[ranked.matched_blocks :] if query.reads_cache else query.hashes
-        self.placements.add(
-            request_id,
-            view.key,
-            hashes=hashes,
-            tokens=query.prompt_tokens - ranked.predicted_cached_tokens,
-            blocks=-(-query.prompt_tokens // view.block_size) - ranked.matched_blocks,
-        )
-        self._touch_key(view.key)
+        self._routing.place(request_id, ranked, query)
+        self._touch_key(ranked.view.key)
 
     def settle(
         self, request_id: str, view: PodView, *, prompt_tokens: int = 0, cached_tokens: int = 0, output_tokens: int = 0
     ) -> None:
         """The request ended there. `prompt_tokens` is 0 when nothing is to be learnt from it, as after a failure."""
-        self.placements.end(request_id)
-        if prompt_tokens:
-            usage = self._usage.setdefault(view.group, PoolUsage())
-            usage.observe(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        self._routing.settle(
+            request_id,
+            view,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
         self._touch_key(view.key)
 
     # ---- following
@@ -214,6 +208,7 @@ class Fleet:
                 await self._let_go(pod)
             else:
                 pod.ref = ref
+                pod.touch()
         for uid, ref in wanted.items():
             if uid not in self._pods:
                 self._pods[uid] = self._take_on(ref)
@@ -240,7 +235,7 @@ class Fleet:
         async with aclosing(pod.subscriber.follow()) as changes:
             async for accepted in changes:
                 for request_id in accepted:
-                    self.placements.accept(request_id)
+                    self._routing.placements.accept(request_id)
                 self._learn_root(pod)
                 pod.touch()
                 self._touch()
@@ -264,18 +259,8 @@ class Fleet:
 
     # ---- bookkeeping
 
-    def _filled(self, group: GroupKey, query: Query) -> Query:
-        usage = self._usage.get(group) or PoolUsage()
-        return replace(
-            query,
-            matched=self.index.match(query.hashes),
-            mean_output_tokens=usage.mean_output_tokens,
-            hit_ratio=usage.hit_ratio,
-            turn=self._turn,
-        )
-
     def _view(self, pod: FollowedPod) -> PodView | None:
-        return pod.view(self.placements.of(pod.subscriber.replica.key))
+        return pod.view(self._routing.placements.of(pod.subscriber.replica.key))
 
     def _check_ready(self) -> None:
         wanted = [pod for pod in self._pods.values() if pod.is_wanted]
