@@ -109,14 +109,13 @@ class PodCompletions:
             deadline_s=call.deadline_s,
             trace_parent=dict(outgoing_headers()).get("traceparent", ""),
         )
+        resumed_ends = await asyncio.to_thread(self._resumed_ends, call.specs) if request.HasField("resume") else {}
         generation = Generation(
             call.specs,
             token_bytes=self._token_bytes,
             clock=self.clock,
             echoes_prompt=request.echo_token_ids,
-            resumed_ends=await asyncio.to_thread(self._resumed_ends, call.specs)
-            if request.HasField("resume")
-            else None,
+            resumed_ends=resumed_ends,
         )
         call.ends = generation.ends
         return generation
