@@ -118,7 +118,8 @@ class CacheMirror:
         missing = self.seq - seq
         if missing > len(self._ring):
             return None
-        return list(self._ring)[len(self._ring) - missing :] if missing else []
+        # Watchers ask after every step: what it costs goes by what is new, not by what the ring holds.
+        return list(islice(reversed(self._ring), missing))[::-1]
 
     def snapshot(self, chunk_size: int) -> tuple[int, Iterator[tuple[list[int], list[int]]]]:
         """The position and, in chunks, the (hashes, parents) held there. Parents come before their children.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headstart.cache.log import CacheMirror
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import FinishReason
+from headstart.edge.specs import caller_request_id
 from headstart.engine.loop import EngineLoop
 from headstart.engine.messages import Add, Cancel, EngineStats, LoadRecord, Reset, StepResult, Stop
 from headstart.engine.queue_limit import QueueLimit
@@ -56,6 +57,7 @@ class EngineHandle:
         self._loop = loop
         self._queue = QueueLimit(max_requests=max_queued_requests, max_tokens=max_queued_tokens)
         self._streams: dict[str, RequestStream] = {}
+        self._num_choices: Counter[str] = Counter()
         self._answers: dict[str, asyncio.Future[None]] = {}
         self._resets: dict[int, asyncio.Future[int]] = {}
         self._num_resets = 0
@@ -141,6 +143,7 @@ class EngineHandle:
         answers = []
         for spec in specs:
             self._streams[spec.request_id] = RequestStream(spec.request_id, self.cancel)
+            self._num_choices[caller_request_id(spec.request_id)] += 1
             self._queue.enter(spec)
             answer = event_loop.create_future()
             answers.append(answer)
@@ -261,14 +264,19 @@ class EngineHandle:
             raise UnavailableError(_DRAINING)
         seen: set[str] = set()
         for spec in specs:
-            if spec.request_id in self._streams or spec.request_id in seen:
-                raise AlreadyExistsError(f"request_id: {spec.request_id!r} is still running")
+            name = caller_request_id(spec.request_id)
+            if self._num_choices[name] or spec.request_id in seen:
+                raise AlreadyExistsError(f"request_id: {name!r} is still running")
             seen.add(spec.request_id)
         self._queue.check(specs, self._load)
 
     def _forget(self, request_id: str) -> None:
         """The one place where a request stops counting."""
-        self._streams.pop(request_id, None)
+        if self._streams.pop(request_id, None) is not None:
+            name = caller_request_id(request_id)
+            self._num_choices[name] -= 1
+            if not self._num_choices[name]:
+                del self._num_choices[name]
         self._queue.leave(request_id)
         if not self._streams:
             self._is_idle.set()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headstart.contract.request import GenerateSpec
 from headstart.engine.messages import LoadRecord
-from headstart.errors import UnavailableError
+from headstart.errors import InvalidRequestError, UnavailableError
 
 _MIN_RETRY_S = 0.1
 _MAX_RETRY_S = 5.0
@@ -31,8 +31,11 @@ class QueueLimit:
     def check(self, specs: Sequence[GenerateSpec], load: LoadRecord) -> None:
         """Raises UnavailableError, with a time to retry after, when these would be too many.
 
-        An empty queue takes any one request: its size was judged elsewhere.
+        An empty queue takes any one request: its size was judged elsewhere. More choices than it can ever hold are an
+        InvalidRequestError, since no waiting would help.
         """
+        if len(specs) > self._max_requests:
+            raise InvalidRequestError("n", f"{len(specs)} choices; the queue of this pod holds {self._max_requests}")
         num_tokens = sum(map(_num_tokens, specs))
         is_full = len(self._waiting) + len(specs) > self._max_requests
         is_long = self._num_tokens + num_tokens > self._max_tokens

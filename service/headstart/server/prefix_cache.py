@@ -22,7 +22,7 @@ from headstart.contract.prefix import block_hashes, encode_extras, hit_length, w
 from headstart.contract.proto import prefix_cache_pb2, prefix_cache_pb2_grpc
 from headstart.edge.limits import Limits
 from headstart.edge.specs import is_first_choice
-from headstart.edge.validation import check_lookup
+from headstart.edge.validation import check_lookup, refuse_unknown_fields
 from headstart.engine.handle import EngineHandle
 from headstart.engine.subscription import Subscription
 from headstart.errors import UnavailableError
@@ -66,6 +66,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServicer):
         self._wake_watches()
 
     async def Watch(self, request: prefix_cache_pb2.WatchRequest, context: Context) -> None:
+        refuse_unknown_fields(request)
         subscription = self._engine.subscribe()
         self._watches.add(subscription)
         try:
@@ -95,9 +96,11 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServicer):
         return prefix_cache_pb2.LookupResponse(matched_tokens=matched_tokens)
 
     async def Reset(self, request: prefix_cache_pb2.ResetRequest, context: Context) -> prefix_cache_pb2.ResetResponse:
+        refuse_unknown_fields(request)
         return prefix_cache_pb2.ResetResponse(removed=await self._engine.reset(force=request.force))
 
     async def GetState(self, request: prefix_cache_pb2.GetStateRequest, context: Context) -> prefix_cache_pb2.State:
+        refuse_unknown_fields(request)
         stats = self._engine.stats
         return prefix_cache_pb2.State(
             running=stats.running,

@@ -1,5 +1,8 @@
 """The record of the cache: numbered batches without gaps, and a mirror that answers for the past."""
 
+from collections import deque
+from collections.abc import Iterator
+
 import pytest
 from headstart.cache.log import CacheMirror, EventLog
 from headstart.contract.events import Cleared, Digest, EventBatch, Removed, Stored
@@ -126,6 +129,20 @@ def test_a_snapshot_read_slowly_is_still_that_of_its_moment(before: list[int], a
     places = {key: place for place, (key, _) in enumerate(pairs)}
     assert all(places[parent] < places[key] for key, parent in pairs if parent in places)
     assert seq <= mirror.seq
+
+
+class _ReadFromTheRight(deque[EventBatch]):
+    """A ring in which a walk from the oldest batch on is an error."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        raise AssertionError("the whole ring was walked")
+
+
+def test_what_is_new_is_found_without_walking_the_whole_ring() -> None:
+    log, mirror = batches(9)
+    mirror._ring = _ReadFromTheRight(mirror._ring)
+    assert [batch.seq for batch in mirror.since(log.epoch, 7) or ()] == [8, 9]
+    assert mirror.since(log.epoch, 9) == []
 
 
 def test_an_empty_mirror_has_an_empty_snapshot() -> None:

@@ -77,6 +77,20 @@ async def test_a_running_id_is_refused_and_free_again_afterwards(start_engine):
     assert (await engine.run(spec("same"))).reason == "length"
 
 
+async def test_an_id_is_not_free_while_any_of_its_choices_runs(start_engine):
+    engine = await start_engine()
+    engine.runner.hold()
+    first, second = await engine.handle.submit_all([spec("same", max_tokens=1), spec("same#1", max_tokens=50)])
+    await engine.step()
+    await engine.step()
+    await read(first)
+    with pytest.raises(AlreadyExistsError, match="'same' is still running"):
+        await engine.handle.submit(spec("same"))
+    engine.runner.free()
+    assert (await read(second)).reason == "length"
+    assert (await engine.run(spec("same"))).reason == "length"
+
+
 async def test_stop_strings_without_a_tokenizer_are_refused(start_engine):
     engine = await start_engine()
     with pytest.raises(InvalidRequestError, match="stop_strings"):

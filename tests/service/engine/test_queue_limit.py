@@ -3,7 +3,7 @@
 import pytest
 from headstart.engine.messages import LoadRecord
 from headstart.engine.queue_limit import QueueLimit
-from headstart.errors import UnavailableError
+from headstart.errors import InvalidRequestError, UnavailableError
 from service.engine.harness import spec
 
 IDLE = LoadRecord(0, 0, 0, 0, (), 0, 0.0, 0.0)
@@ -54,4 +54,12 @@ def test_an_empty_queue_takes_a_request_of_any_size():
     [(IDLE, 0.1), (busy(10, 1000.0), 0.1), (busy(2000, 1000.0), 2.0), (busy(10**6, 1.0), 5.0)],
 )
 def test_the_time_to_retry_is_that_of_the_work_ahead_within_bounds(load, expected):
-    assert refusal(QueueLimit(max_requests=0, max_tokens=0), [spec()], load).retry_after_s == expected
+    queue = QueueLimit(max_requests=1, max_tokens=0)
+    queue.enter(spec("before"))
+    assert refusal(queue, [spec()], load).retry_after_s == expected
+
+
+def test_more_choices_than_ever_fit_are_the_callers_mistake_and_not_a_matter_of_time():
+    with pytest.raises(InvalidRequestError, match="3 choices; the queue of this pod holds 2") as caught:
+        QueueLimit(max_requests=2, max_tokens=1000).check([spec("a"), spec("a#1"), spec("a#2")], IDLE)
+    assert caught.value.field == "n"

@@ -377,3 +377,12 @@ async def test_half_read_streams_leave_nothing_behind(start_pod):
         await channel.close()
     await pod.quiescent()
     assert (await pod.generate()).code is grpc.StatusCode.OK
+
+
+async def test_questions_about_the_pod_refuse_fields_that_it_does_not_know(start_pod):
+    pod = await start_pod()
+    unknown = b"\xf8\x07\x01"  # field 127, varint 1
+    model = pod.inference.GetModel(pb.GetModelRequest.FromString(unknown))
+    tokenizer = pod.inference.GetTokenizer(pb.GetTokenizerRequest.FromString(unknown))
+    for call in (model, tokenizer):
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

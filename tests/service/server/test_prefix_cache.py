@@ -301,3 +301,26 @@ async def test_the_state_adds_up_and_its_counters_tell_what_happened(start_pod):
     assert (state.contained_faults, state.leaked_blocks, state.preemptions) == (0, 0, 0)
     assert (state.epoch, state.seq) == (pod.engine.mirror.epoch, pod.engine.mirror.seq)
     assert dict(state.features) == {"prefix_caching": "on"}
+
+
+@pytest.mark.parametrize(
+    ("method", "request_type"),
+    [("Reset", cache_pb.ResetRequest), ("GetState", cache_pb.GetStateRequest), ("Lookup", cache_pb.LookupRequest)],
+)
+async def test_a_field_of_a_newer_contract_is_refused_and_nothing_is_done(start_pod, method, request_type):
+    pod = await start_pod()
+    await pod.generate()
+    held = pod.engine.mirror.digest
+    request = request_type.FromString(b"\xf8\x07\x01")  # field 127, varint 1
+    if method == "Lookup":
+        request.token_ids.append(1)
+    with pytest.raises(grpc.aio.AioRpcError, match="a field that this build does not know") as caught:
+        await getattr(pod.prefix_cache, method)(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert pod.engine.mirror.digest == held != Digest(0, 0)
+
+
+async def test_a_watch_with_an_unknown_field_is_refused(start_pod):
+    pod = await start_pod()
+    watch = pod.prefix_cache.Watch(cache_pb.WatchRequest.FromString(b"\xf8\x07\x01"))
+    assert await watch.code() is grpc.StatusCode.INVALID_ARGUMENT
