@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -27,12 +27,12 @@ from headstart.telemetry.signals import Signals, open_signals
 from headstart_operator.balancer import Balancer
 from headstart_operator.catalog import Catalog
 from headstart_operator.config import OperatorConfig
-from headstart_operator.fleet import Fleet, PodSource
+from headstart_operator.fleet import Fleet
 from headstart_operator.inference_service import SERVICE, InferenceService
 from headstart_operator.metrics import FleetMetrics, RouteMetrics
-from headstart_operator.pods import StaticPods
 from headstart_operator.proxy import Proxy
 from headstart_operator.router_service import RouterServicer
+from headstart_operator.source import open_source
 
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
@@ -78,6 +78,7 @@ class Operator:
     signals: Signals
     grpc_port: int
     health_port: int
+    close_source: Callable[[], Awaitable[None]] = field(repr=False)
     learning: asyncio.Task[None] = field(repr=False)
 
     async def wait_ready(self) -> None:
@@ -105,17 +106,19 @@ class Operator:
                 await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
         await self.catalog.close()
         await self.fleet.close()
+        await self.close_source()
         await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
 
 
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
+    source, close_source = open_source(config)
     signals = open_signals(
         service_name="headstart-operator",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
         otlp_endpoint=config.otlp_endpoint,
     )
-    fleet = Fleet(_source(config), fleet_secret=config.fleet_secret, policy=config.policy)
+    fleet = Fleet(source, fleet_secret=config.fleet_secret, policy=config.policy)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
     balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits, metrics=RouteMetrics(signals.meter))
     proxy = Proxy(fleet, balancer)
@@ -144,6 +147,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
         signals=signals,
         grpc_port=grpc_port,
         health_port=health_port,
+        close_source=close_source,
         learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
     )
 
@@ -200,10 +204,6 @@ async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None])
     finally:
         await operator.stop()
     return 0
-
-
-def _source(config: OperatorConfig) -> PodSource:
-    return StaticPods(config.endpoints)
 
 
 async def _keep_learning(fleet: Fleet, catalog: Catalog) -> None:

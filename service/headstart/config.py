@@ -186,7 +186,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
     endpoints: str = _option("", "--endpoints", "host:port,... of the pods, instead of finding them in Kubernetes.")
     namespace: str = _option("", "--namespace", "Where the pods are. By default the operator's own namespace.")
-    selector: str = _option("", "--selector", "Label selector of the pods. By default that of the EnginePool.")
+    selector: str = _option("", "--selector", "Label selector of the pods; needed without endpoints.")
     pod_port: int = _option(50051, "--pod-port", "The pods' gRPC port.", ge=1, le=65_535)
     kube_api: str = _option("", "--kube-api", "URL of the Kubernetes API, for tests. By default as in any pod.")
     policy: Literal["prefix", "least-loaded", "round-robin"] = _option(

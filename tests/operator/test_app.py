@@ -1,0 +1,90 @@
+"""An operator as a whole: what it needs to start, when it is ready, how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from headstart.config import load_settings
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.errors import ConfigError
+from headstart_operator.app import start_operator
+from headstart_operator.config import OperatorConfig, parse_endpoints
+from headstart_operator.source import open_source
+from operator_rig import generate, prompt, rig, until
+
+
+def test_endpoints_are_read_in_order_and_once() -> None:
+    assert parse_endpoints("a:1, b:2,a:1,") == ("a:1", "b:2")
+    assert parse_endpoints("[::1]:5") == ("[::1]:5",)
+
+
+@pytest.mark.parametrize("text", ["pod", "pod:", ":5", "pod:0", "pod:x", "pod:70000"])
+def test_an_endpoint_without_a_port_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"operator\.endpoints"):
+        parse_endpoints(text)
+
+
+def test_without_endpoints_a_selector_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"operator\.selector"):
+        open_source(OperatorConfig())
+
+
+async def test_with_a_selector_pods_come_from_kubernetes(tmp_path: Path) -> None:
+    config = OperatorConfig(selector="app=engine", kube_api="http://127.0.0.1:1")
+    (tmp_path / "namespace").write_text("models\n")
+    source, close = open_source(config, namespace_file=tmp_path / "namespace")
+    assert vars(source)["_path"] == "/api/v1/namespaces/models/pods"
+    await close()
+
+
+def test_the_command_line_maps_every_setting_of_the_operator() -> None:
+    from headstart.cli.route import operator_config
+
+    settings = load_settings(
+        {"operator.endpoints": "a:1", "operator.policy": "round-robin", "operator.max_queued_requests": 7}
+    )
+    config = operator_config(settings)
+    assert (config.endpoints, config.policy.value, config.queue_limits.max_requests) == (("a:1",), "round-robin", 7)
+    assert config.grpc_port == 50051
+
+
+async def test_without_pods_it_is_ready_in_the_end_and_refuses_at_once() -> None:
+    config = OperatorConfig(
+        endpoints=("127.0.0.1:1",), host="127.0.0.1", grpc_port=0, health_port=0, http_port=0, metrics_port=0
+    )
+    operator = await start_operator(config)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{operator.grpc_port}") as channel:
+            stub = rpc.InferenceStub(channel)
+            request = pb.GenerateRequest(token_ids=prompt(1, 8), max_tokens=1)
+            with pytest.raises(grpc.aio.AioRpcError, match="does not know its pods yet"):
+                await generate(stub, request, timeout=5)
+            await asyncio.wait_for(operator.wait_ready(), 15)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await generate(stub, request, timeout=5)
+            assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        await operator.stop()
+
+
+async def test_a_drain_shows_at_once_and_lets_requests_finish() -> None:
+    async with rig(1, runner__step_seconds=0.02) as r:
+        health = health_pb2_grpc.HealthStub(r.channel)
+        ready = health_pb2.HealthCheckRequest(service="readiness")
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert (await health.Check(ready)).status == serving
+        request = pb.GenerateRequest(token_ids=prompt(1, 32), max_tokens=30)
+        running = asyncio.create_task(generate(r.stub, request))
+        await until(lambda: r.operator.balancer.num_running)
+        draining = asyncio.create_task(r.operator.drain(delay_s=0, timeout_s=20))
+        await asyncio.sleep(0)
+        assert (await health.Check(ready)).status != serving
+        assert (await health.Check(health_pb2.HealthCheckRequest(service="liveness"))).status == serving
+        assert len((await running).token_ids[0]) == 30
+        await draining
