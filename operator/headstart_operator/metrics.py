@@ -13,7 +13,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from headstart_operator.fleet import Fleet
 
 _DECISION_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
-_ERROR_TOKENS = (-4096, -1024, -256, -64, -16, -1, 0, 1, 16, 64, 256, 1024, 4096)
+_ERROR_TOKENS = (-4096.0, -1024.0, -256.0, -64.0, -16.0, -1.0, 0.0, 1.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
 
 
 class RouteMetrics:

@@ -14,7 +14,7 @@ from headstart.engine.handle import EngineHandle
 from headstart.engine.messages import EngineStats
 
 _STEP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_STEP_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_STEP_TOKENS = tuple(float(1 << exponent) for exponent in range(14))
 
 _Read = Callable[[EngineStats], float]
 
