@@ -66,6 +66,32 @@ void bind_machine(nb::module_& m) {
       }, "num_tasks"_a);
 }
 
+// ---- limits of the hardware
+
+void bind_limits(nb::module_& m) {
+  m.def("read_memory", [](ThreadPool& pool, Vector<const uint8_t> memory, const std::string& isa) {
+    const KernelTable& table = table_of(isa);
+    const int64_t share = static_cast<int64_t>(memory.shape(0)) / pool.size() / 1024 * 1024;
+    std::vector<float> sums(pool.size());
+    const uint8_t* bytes = memory.data();
+    nb::gil_scoped_release release;
+    pool.run(pool.size(), [&](int64_t task, int) { sums[task] = table.read_memory(bytes + task * share, share); });
+    return share * pool.size();
+  }, "pool"_a, "memory"_a, "isa"_a = "", "Read the memory once, shared out over the threads; gives the bytes read.");
+  m.def("multiply_registers", [](ThreadPool& pool, int64_t num_rounds, const std::string& isa) {
+    const KernelTable& table = table_of(isa);
+    std::vector<float> results(pool.size());
+    std::vector<int64_t> counts(pool.size());
+    nb::gil_scoped_release release;
+    pool.run(pool.size(), [&](int64_t task, int) {
+      counts[task] = table.multiply_registers(num_rounds, &results[task]);
+    });
+    int64_t total = 0;
+    for (int64_t count : counts) total += count;
+    return total;
+  }, "pool"_a, "num_rounds"_a, "isa"_a = "", "Multiply and add in registers on all threads; gives the operations done.");
+}
+
 // ---- linear layers
 
 PackedWeight::Type weight_type(const std::string& name) {
@@ -361,6 +387,7 @@ void bind_attention(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   headstart::bind_machine(m);
+  headstart::bind_limits(m);
   headstart::bind_gemm(m);
   headstart::bind_attention(m);
   headstart::bind_decoder(m);

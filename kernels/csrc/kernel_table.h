@@ -19,6 +19,10 @@ struct KernelTable {
   void (*gemm)(const GemmCall& call, GemmRange range);
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
 
+  // The limits that benchmarks compare with: see limits_impl.h.
+  float (*read_memory)(const uint8_t* bytes, int64_t num_bytes);
+  int64_t (*multiply_registers)(int64_t num_rounds, float* result);
+
   // One unit of a plan for one K/V head; the output of a span's tokens from the states that units left.
   void (*attend_unit)(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans, int64_t kv_head,
                       AttentionBuffers buffers);

@@ -7,6 +7,7 @@
 #include "gemm_impl.h"
 #include "kernel_table.h"
 #include "kv_write_impl.h"
+#include "limits_impl.h"
 #include "norm_impl.h"
 #include "rope_impl.h"
 
@@ -19,6 +20,8 @@ static constexpr KernelTable make_table(Isa isa) {
   table.has_bf16_dot = kHasBf16Dot;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
+  table.read_memory = read_memory;
+  table.multiply_registers = multiply_registers;
   table.attend_unit = attend_unit;
   table.merge_states = merge_states;
   table.write_kv = write_kv;
