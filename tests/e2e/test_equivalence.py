@@ -16,7 +16,8 @@ from headstart.contract.request import GenerateSpec, SamplingParams
 from headstart.core.step import TokenLogprobs
 from headstart.model.source import resolve_source
 from headstart.model.weights import open_checkpoint
-from headstart.runner.model_runner import ModelRunner
+from headstart.runner.model_runner import Forward, ModelRunner
+from headstart.runner.native_runner import NativeForward
 from headstart.runner.torch_runner import TorchForward
 from headstart.scheduler.limits import SchedulerLimits
 from headstart.scheduler.scheduler import Scheduler
@@ -28,10 +29,12 @@ SEEDED = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=1234)
 PENALISED = SamplingParams(temperature=0.7, seed=5, repetition_penalty=1.3, frequency_penalty=0.4)
 
 
-@pytest.fixture(scope="module")
-def forward() -> TorchForward:
+@pytest.fixture(scope="module", params=["reference float32", "native float32", "native bfloat16"])
+def forward(request: pytest.FixtureRequest) -> Forward:
+    backend, dtype = request.param.split()
+    make = {"reference": TorchForward, "native": NativeForward}[backend]
     checkpoint = open_checkpoint(resolve_source("smollm2-135m-instruct"))
-    return TorchForward(checkpoint, num_blocks=POOL, block_size=BLOCK_SIZE)
+    return make(checkpoint, num_blocks=POOL, block_size=BLOCK_SIZE, dtype=dtype)
 
 
 @dataclass
@@ -45,7 +48,7 @@ class Result:
 class Chain:
     """A fresh scheduler and runner over the one model. Its pages keep whatever earlier chains left in them."""
 
-    def __init__(self, forward: TorchForward, *, usable: int = POOL, num_drafts: int = 0, **limits: object) -> None:
+    def __init__(self, forward: Forward, *, usable: int = POOL, num_drafts: int = 0, **limits: object) -> None:
         self.log = EventLog()
         self.pool = BlockPool(usable, self.log)
         manager = BlockManager(self.pool, block_size=BLOCK_SIZE, root=bytes(32))
@@ -87,7 +90,7 @@ TARGET = prompt(100)
 
 
 @pytest.fixture(scope="module")
-def expected(forward: TorchForward) -> dict[str, Result]:
+def expected(forward: Forward) -> dict[str, Result]:
     """The naive loop, for each kind of sampling."""
     kinds = {"greedy": GREEDY, "seeded": SEEDED, "penalised": PENALISED}
     return {kind: Chain(forward).run(request(kind, TARGET, sampling))[kind] for kind, sampling in kinds.items()}
@@ -106,7 +109,7 @@ def assert_same(result: Result, expected: Result) -> None:
 @KINDS
 @pytest.mark.parametrize("budget", [16, 64, 2048])
 def test_chunking_changes_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams, budget: int
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams, budget: int
 ) -> None:
     chain = Chain(forward, max_num_batched_tokens=budget)
     assert_same(chain.run(request("a", TARGET, sampling))["a"], expected[kind])
@@ -115,7 +118,7 @@ def test_chunking_changes_nothing(
 
 @KINDS
 def test_a_prefix_hit_changes_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams
 ) -> None:
     chain = Chain(forward)
     chain.run(request("primer", TARGET, max_tokens=1))
@@ -124,7 +127,7 @@ def test_a_prefix_hit_changes_nothing(
     assert_same(warm, expected[kind])
 
 
-def test_a_hit_on_every_block_changes_nothing(forward: TorchForward) -> None:
+def test_a_hit_on_every_block_changes_nothing(forward: Forward) -> None:
     tokens = prompt(96, salt=3)
     cold = Chain(forward).run(request("cold", tokens))["cold"]
     chain = Chain(forward)
@@ -136,7 +139,7 @@ def test_a_hit_on_every_block_changes_nothing(forward: TorchForward) -> None:
 
 @KINDS
 def test_company_changes_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams
 ) -> None:
     chain = Chain(forward, max_num_batched_tokens=80, long_prefill_token_threshold=32)
     others = [
@@ -147,7 +150,7 @@ def test_company_changes_nothing(
     assert_same(chain.run(others[0], others[1], request("a", TARGET, sampling), others[2])["a"], expected[kind])
 
 
-def test_two_of_the_same_in_one_step_change_nothing(forward: TorchForward, expected: dict[str, Result]) -> None:
+def test_two_of_the_same_in_one_step_change_nothing(forward: Forward, expected: dict[str, Result]) -> None:
     results = Chain(forward).run(request("a", TARGET), request("b", TARGET))
     assert results["b"].cached_tokens == 96
     assert_same(results["a"], expected["greedy"])
@@ -156,7 +159,7 @@ def test_two_of_the_same_in_one_step_change_nothing(forward: TorchForward, expec
 
 @KINDS
 def test_preemption_changes_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams
 ) -> None:
     chain = Chain(forward, usable=14)
     results = chain.run(request("first", prompt(108, salt=9), max_tokens=16), request("a", TARGET, sampling))
@@ -166,7 +169,7 @@ def test_preemption_changes_nothing(
 
 @KINDS
 def test_resumption_from_delivered_tokens_changes_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams
 ) -> None:
     delivered = tuple(expected[kind].tokens[:5])
     rest = Chain(forward).run(request("a", TARGET, sampling, resume_token_ids=delivered))["a"]
@@ -175,13 +178,13 @@ def test_resumption_from_delivered_tokens_changes_nothing(
 
 @KINDS
 def test_drafts_change_nothing(
-    forward: TorchForward, expected: dict[str, Result], kind: str, sampling: SamplingParams
+    forward: Forward, expected: dict[str, Result], kind: str, sampling: SamplingParams
 ) -> None:
     chain = Chain(forward, num_drafts=4)
     assert_same(chain.run(request("a", TARGET, sampling))["a"], expected[kind])
 
 
-def test_accepted_drafts_save_steps_and_change_nothing(forward: TorchForward) -> None:
+def test_accepted_drafts_save_steps_and_change_nothing(forward: Forward) -> None:
     plain = Chain(forward)
     drafted = Chain(forward, num_drafts=4)
     spec = request("a", TARGET, max_tokens=24)  # it falls into a loop, as greedy decoding does
