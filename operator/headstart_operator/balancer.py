@@ -7,16 +7,15 @@ as during a rollout, and all of them are candidates. Knows nothing of streams or
 
 from __future__ import annotations
 
-import asyncio
+import heapq
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hash
 from headstart.contract.proto import inference_pb2 as pb
-from headstart.edge.validation import check_generate, check_prompt_length
+from headstart.edge.validation import check_generate
 from headstart.errors import (
     AlreadyExistsError,
     HeadstartError,
@@ -30,31 +29,11 @@ from headstart_operator.catalog import Catalog, Entry
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.metrics import RouteMetrics
-from headstart_operator.score import Query, Ranked
+from headstart_operator.reading import Job, Reading, tokenize, understand
+from headstart_operator.score import Ranked
 from headstart_operator.view import PodView
 
 _SEED_BITS = 63
-_LONG_PROMPT_TOKENS = 16_384  # hashed in a thread: a longer one would keep the event loop for milliseconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A prompt as one group of pods understands it. `request` has token ids, an id and a seed."""
-
-    group: GroupKey
-    entry: Entry
-    request: pb.GenerateRequest
-    query: Query
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A checked request and its readings, the largest group's first."""
-
-    request_id: str
-    model: str
-    tenant: str
-    readings: tuple[Reading, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +42,6 @@ class Claim:
 
     request_id: str
     reading: Reading
-    query: Query
     ranked: Ranked
     num_candidates: int
 
@@ -145,13 +123,14 @@ class Balancer:
         read: dict[str, pb.GenerateRequest] = {}
         for group in groups:
             try:
-                entry = await self._catalog.entry(self._views(group))
+                views = self._views(group)
+                entry = await self._catalog.entry(views)
                 check_generate(request, entry.limits)
                 tokenized = read.get(group.tokenizer_fingerprint)
                 if tokenized is None:
-                    tokenized = await _tokenized(request, entry, request_id=request_id, seed=seed)
+                    tokenized = await tokenize(request, entry, request_id=request_id, seed=seed)
                     read[group.tokenizer_fingerprint] = tokenized
-                readings.append(await self._reading(group, entry, tokenized))
+                readings.append(await understand(tokenized, entry, views[0]))
             except HeadstartError as error:
                 refusal = refusal or error
         if not readings:
@@ -223,11 +202,6 @@ class Balancer:
         """All candidates for a job, the best first, whether they have room or not."""
         return [ranked for _, ranked in self._ranked(job.readings, failed=(), needs_room=False)]
 
-    async def continued(self, reading: Reading, request: pb.GenerateRequest, numerics_id: str) -> Reading:
-        """The reading of what is left to do: the tokens that were delivered count as prompt."""
-        reading = await self._reading(reading.group, reading.entry, request)
-        return replace(reading, query=replace(reading.query, numerics_id=numerics_id))
-
     async def close(self) -> None:
         """Send everyone away who waits."""
         await self._admission.close()
@@ -250,42 +224,20 @@ class Balancer:
     def _views(self, group: GroupKey) -> list[PodView]:
         return [view for view in self._fleet.snapshot() if view.group == group]
 
-    async def _reading(self, group: GroupKey, entry: Entry, request: pb.GenerateRequest) -> Reading:
-        prompt_ids = request.token_ids.ids
-        resumed = request.resume.choices[0].token_ids if request.resume.choices else ()
-        token_ids = [*prompt_ids, *resumed] if resumed else prompt_ids
-        views = self._views(group)
-        hashes: Sequence[int] = ()
-        does_read = reads_cache(request.prompt_logprobs if request.HasField("prompt_logprobs") else None)
-        root = views[0].hash_root if views else None
-        if root is not None:
-            extras = encode_extras(cache_salt=request.cache_salt)
-            arguments = (root, token_ids, views[0].block_size, extras)
-            is_long = len(token_ids) > _LONG_PROMPT_TOKENS
-            hashes = await asyncio.to_thread(_wire_hashes, *arguments) if is_long else _wire_hashes(*arguments)
-        room = max(1, entry.limits.max_len - len(token_ids))
-        query = Query(
-            prompt_tokens=len(token_ids),
-            max_tokens=min(request.max_tokens, room) if request.HasField("max_tokens") else room,
-            hashes=hashes,
-            reads_cache=does_read,
-            tie_key=hash(request.request_id),
-        )
-        return Reading(group=group, entry=entry, request=request, query=query)
-
     # ---- claiming
 
     def _ranked(
         self, readings: Sequence[Reading], *, failed: Collection[PodKey], needs_room: bool
     ) -> list[tuple[Reading, Ranked]]:
-        ranked = [
-            (reading, each)
+        """Candidates of all groups. Within a group the order is the fleet's: ties are not for their cost to decide."""
+        by_group = [
+            [
+                (reading, each)
+                for each in self._fleet.rank(reading.group, reading.query, excluded=failed, has_room=needs_room)
+            ]
             for reading in readings
-            for each in self._fleet.rank(reading.group, reading.query, excluded=failed, has_room=needs_room)
         ]
-        if len(readings) > 1:
-            ranked.sort(key=lambda pair: pair[1].cost_s)
-        return ranked
+        return list(heapq.merge(*by_group, key=lambda pair: pair[1].cost_s))
 
     def _claim(
         self, readings: Sequence[Reading], request_id: str, *, failed: Collection[PodKey] = (), needs_room: bool = True
@@ -301,27 +253,7 @@ class Balancer:
         reading, best = ranked[0]
         self._fleet.place(request_id, best, reading.query)
         self._metrics.decided(self._clock() - started_s)
-        return Claim(
-            request_id=request_id, reading=reading, query=reading.query, ranked=best, num_candidates=len(ranked)
-        )
+        return Claim(request_id=request_id, reading=reading, ranked=best, num_candidates=len(ranked))
 
     def _give_back(self, claim: Claim) -> None:
         self.settle(claim)
-
-
-async def _tokenized(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> pb.GenerateRequest:
-    """The request as pods get it: token ids for a prompt, with an id and a seed of its own."""
-    field = request.WhichOneof("prompt") or "prompt"
-    token_ids = await entry.prompts.read(request)
-    check_prompt_length(field, len(token_ids), entry.limits)
-    tokenized = pb.GenerateRequest()
-    tokenized.CopyFrom(request)
-    if field != "token_ids":
-        tokenized.token_ids.ids.extend(token_ids)
-    tokenized.request_id = request_id
-    tokenized.sampling.seed = seed
-    return tokenized
-
-
-def _wire_hashes(root: bytes, token_ids: Sequence[int], block_size: int, extras: bytes) -> list[int]:
-    return [wire_hash(digest) for digest in block_hashes(root, token_ids, block_size, extras)]

@@ -20,10 +20,11 @@ from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
 from headstart_operator.attempt import Attempt, Metadata, PodFailedError
-from headstart_operator.balancer import Balancer, Claim, Job
+from headstart_operator.balancer import Balancer, Claim
 from headstart_operator.delivery import Delivery
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import PodKey
+from headstart_operator.reading import Job
 
 MAX_RETRIES = 2
 MAX_CONTINUATIONS = 2
@@ -160,10 +161,8 @@ class Proxy:
     async def _continue(self, progress: _Progress) -> bool:
         progress.num_continuations += 1
         progress.muted = progress.delivery.silent()
-        reading = await self._balancer.continued(
-            progress.original,
-            progress.delivery.continuation(progress.original.request),
-            progress.claim.view.numerics_id,
+        reading = await progress.original.continued(
+            progress.delivery.continuation(progress.original.request), progress.claim.view.numerics_id
         )
         claim = self._balancer.reclaim(
             progress.job, attempt=progress.num_attempts, failed=progress.failed, reading=reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -151,22 +152,31 @@ async def test_with_no_pod_left_a_begun_stream_ends_once_and_unavailable() -> No
 
 
 async def test_when_every_pod_refuses_the_client_learns_when_to_come_back() -> None:
-    async with rig(3, limits__max_queued_requests=1) as r:
+    async with (
+        rig(2, scheduler__max_num_seqs=1, limits__max_queued_requests=1, **_STEP) as r,
+        AsyncExitStack() as stack,
+    ):
+        others = []
+        for index, pod in enumerate(r.pods):  # somebody else's requests fill them: one runs, one waits
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(r.address(index)))
+            for start in (1, 2):
+                others.append(rpc.InferenceStub(channel).Generate(_request(start, max_tokens=2000)))
+                await until(lambda pod=pod, start=start: pod.engine.stats.running + pod.engine.stats.waiting == start)
         with pytest.raises(grpc.aio.AioRpcError, match="queue of this pod is full") as refusal:
-            await generate(r.stub, _request(n=2))
+            await generate(r.stub, _request())
         assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "grpc-retry-pushback-ms" in dict(refusal.value.trailing_metadata())
+        for call in others:
+            call.cancel()
         await _settled(r)
 
 
 async def test_before_the_first_token_the_next_pod_takes_over_unseen() -> None:
     async with rig(2, **_STEP) as r:
-        address = next(view.address for view in r.operator.fleet.snapshot() if view.name == "pod-0")
         await generate(r.stub, _request())  # so that the catalog knows its pods
         await r.pods[0].server._server.stop(None)
         answers = await asyncio.gather(*(generate(r.stub, _request(start)) for start in range(6)))
         assert {answer.finished[0].route.pod for answer in answers} == {"pod-1"}
-        assert address
 
 
 async def test_a_client_that_leaves_frees_its_pod() -> None:

@@ -1,0 +1,95 @@
+"""A request as one group of pods understands it: token ids instead of text, and the hashes of its blocks.
+
+Pure but for the threads that tokenize and hash. Knows nothing of loads or of which pod is chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hash
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.validation import check_prompt_length
+
+from headstart_operator.catalog import Entry
+from headstart_operator.identity import GroupKey
+from headstart_operator.score import Query
+from headstart_operator.view import PodView
+
+_LONG_PROMPT_TOKENS = 16_384  # hashed in a thread: a longer one would keep the event loop for milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A prompt as one group of pods understands it. `request` has token ids, an id and a seed."""
+
+    group: GroupKey
+    entry: Entry
+    request: pb.GenerateRequest
+    query: Query
+    view: PodView
+    """Any pod of the group: what it says of blocks and of the hash root holds for all."""
+
+    async def continued(self, request: pb.GenerateRequest, numerics_id: str) -> Reading:
+        """The reading of what is left to do: tokens that were delivered count as prompt."""
+        reading = await understand(request, self.entry, self.view)
+        return replace(reading, query=replace(reading.query, numerics_id=numerics_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A checked request and its readings, the largest group's first."""
+
+    request_id: str
+    model: str
+    tenant: str
+    readings: tuple[Reading, ...]
+
+
+async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> pb.GenerateRequest:
+    """The request as pods get it: token ids for a prompt, with an id and a seed of its own.
+
+    Raises InvalidRequestError, FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
+    """
+    field = request.WhichOneof("prompt") or "prompt"
+    token_ids = await entry.prompts.read(request)
+    check_prompt_length(field, len(token_ids), entry.limits)
+    tokenized = pb.GenerateRequest()
+    tokenized.CopyFrom(request)
+    if field != "token_ids":
+        tokenized.token_ids.ids.extend(token_ids)
+    tokenized.request_id = request_id
+    tokenized.sampling.seed = seed
+    return tokenized
+
+
+async def understand(request: pb.GenerateRequest, entry: Entry, view: PodView) -> Reading:
+    """The reading of a tokenized request in the group of `view`."""
+    prompt_ids = request.token_ids.ids
+    resumed = request.resume.choices[0].token_ids if request.resume.choices else ()
+    token_ids = [*prompt_ids, *resumed] if resumed else prompt_ids
+    room = max(1, entry.limits.max_len - len(token_ids))
+    query = Query(
+        prompt_tokens=len(token_ids),
+        max_tokens=min(request.max_tokens, room) if request.HasField("max_tokens") else room,
+        hashes=await _hashes(token_ids, request.cache_salt, view),
+        reads_cache=reads_cache(request.prompt_logprobs if request.HasField("prompt_logprobs") else None),
+        tie_key=hash(request.request_id),
+    )
+    return Reading(group=view.group, entry=entry, request=request, query=query, view=view)
+
+
+async def _hashes(token_ids: Sequence[int], cache_salt: str, view: PodView) -> list[int]:
+    """Of the full blocks, as they travel; none when the hash root is not known."""
+    if view.hash_root is None:
+        return []
+    arguments = (view.hash_root, token_ids, view.block_size, encode_extras(cache_salt=cache_salt))
+    if len(token_ids) > _LONG_PROMPT_TOKENS:
+        return await asyncio.to_thread(_wire_hashes, *arguments)
+    return _wire_hashes(*arguments)
+
+
+def _wire_hashes(root: bytes, token_ids: Sequence[int], block_size: int, extras: bytes) -> list[int]:
+    return [wire_hash(digest) for digest in block_hashes(root, token_ids, block_size, extras)]
