@@ -6,10 +6,12 @@ Owner of a running pod's servers and engine: whoever called `start_pod` or `serv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from headstart.app.assembly import Assembly, assemble, warm_up_spec
 from headstart.app.model import Progress
 from headstart.config import Settings
+from headstart.edge.listening import stop_signals
 from headstart.edge.prompts import PromptReader
 from headstart.edge.web import Web
 from headstart.engine.handle import EngineHandle
@@ -26,7 +29,7 @@ from headstart.server.metrics import PodMetrics
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.recorder import RequestRecorder
-from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
+from headstart.server.server import HealthServer, PodServer, PodServices, check_port, serve_until_stopped
 from headstart.telemetry.logs import set_up_logging
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
@@ -69,14 +72,13 @@ class Pod:
     async def stop(self) -> None:
         """End everything now; calls in progress end UNAVAILABLE."""
         await self.server.stop()
-        await self.engine.close()
         await self._close_rest()
 
-    async def serve(self, *, drain_delay_s: float, drain_timeout_s: float) -> bool:
-        """Serve until a signal or the engine's death; True after a stop that was asked for."""
+    async def serve(self, signals: asyncio.Queue[int], *, drain_delay_s: float, drain_timeout_s: float) -> bool:
+        """Serve until one of `signals` or the engine's death; True after a stop that was asked for."""
         try:
             return await serve_until_stopped(
-                self.server, self.engine, drain_delay_s=drain_delay_s, drain_timeout_s=drain_timeout_s
+                self.server, self.engine, signals, drain_delay_s=drain_delay_s, drain_timeout_s=drain_timeout_s
             )
         finally:
             await self._close_rest()
@@ -104,13 +106,56 @@ async def start_pod(settings: Settings, *, progress: Progress, is_tracing: bool 
 
 
 async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[Pod], None]) -> int:
-    """One pod from start to drain; the exit code is 0 after a stop that was asked for, 1 when the engine broke."""
+    """One pod from start to drain; the exit code is 0 after a stop that was asked for, 1 when the engine broke.
+
+    A signal while the model loads ends it at once: nobody has been promised anything. The thread that loads, or a step
+    that outlasts the drain, is then left behind: the caller should end the process without waiting for it.
+    """
     set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
-    pod = await _bring_up(settings, progress, is_tracing=False)
-    on_ready(pod)
-    chosen = settings.server
-    is_clean = await pod.serve(drain_delay_s=chosen.drain_delay_s, drain_timeout_s=chosen.drain_timeout_s)
+    with stop_signals() as signals:
+        starting = asyncio.ensure_future(_bring_up(settings, progress, is_tracing=False))
+        asked = asyncio.ensure_future(signals.get())
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            _LOGGER.info("stopped while the model was loading")
+            starting.cancel()
+            await asyncio.wait({starting})
+            return 0
+        if asked.done():
+            signals.put_nowait(asked.result())  # both at once: the drain is what it asks for
+        asked.cancel()
+        pod = starting.result()
+        on_ready(pod)
+        chosen = settings.server
+        is_clean = await pod.serve(signals, drain_delay_s=chosen.drain_delay_s, drain_timeout_s=chosen.drain_timeout_s)
     return 0 if is_clean else 1
+
+
+async def _assemble(settings: Settings, progress: Progress, *, is_tracing: bool) -> Assembly:
+    """`assemble` on a daemon thread: the process can end while it reads weights, which an executor's thread forbids."""
+    event_loop = asyncio.get_running_loop()
+    done: asyncio.Future[Assembly] = event_loop.create_future()
+
+    def settle(assembly: Assembly | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if assembly is not None:
+            done.set_result(assembly)
+        else:
+            done.set_exception(error or RuntimeError("nothing was assembled"))
+
+    def load() -> None:
+        assembly, failure = None, None
+        try:
+            assembly = assemble(settings, progress, is_tracing=is_tracing)
+        except BaseException as error:
+            failure = error
+        # The event loop is closed when a signal ended the start: nobody is left to tell.
+        with contextlib.suppress(RuntimeError):
+            event_loop.call_soon_threadsafe(settle, assembly, failure)
+
+    threading.Thread(target=load, name="load", daemon=True).start()
+    return await done
 
 
 async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool) -> Pod:
@@ -122,6 +167,8 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         otlp_endpoint=settings.telemetry.otlp_endpoint,
     )
     chosen = settings.server
+    for port in (chosen.grpc_port, chosen.health_port):
+        check_port(chosen.host, port)
     health_server = HealthServer(health, host=chosen.host, port=chosen.health_port)
     web = Web(
         signals,
@@ -134,7 +181,7 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
     await health_server.start()
     try:
         await web.start()
-        assembly = await asyncio.to_thread(assemble, settings, progress, is_tracing=is_tracing)
+        assembly = await _assemble(settings, progress, is_tracing=is_tracing)
         health.attach(assembly.engine)
         progress("self-test", 0.0)
         await assembly.engine.start(warm_up=warm_up_spec(assembly))

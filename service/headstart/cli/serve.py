@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
 
 from rich.console import Console
 
@@ -12,12 +17,17 @@ from headstart.cli.progress import LoadProgress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "SIGTERM drains: new work is refused after a delay, running requests may finish. A second one ends."
+    parser.epilog = (
+        "SIGTERM drains: new work is refused after a delay, running requests may finish. Ctrl-C does it without the "
+        "delay. A second signal, or one while the model loads, ends it at once. The exit code is 0 in all these cases."
+    )
     add_settings_flags(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     settings = settings_from(parsed)
+    # The first process of a container has no default for it: until the pod listens, a signal would be lost.
+    signal.signal(signal.SIGTERM, _exit_at_once)
     # Everything that a pod needs is imported only now: wrong settings are answered at once.
     from headstart.app.pod import Pod, serve
 
@@ -30,4 +40,19 @@ def run(parsed: argparse.Namespace) -> int:
         console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False)
 
     with progress:
-        return asyncio.run(serve(settings, progress=progress.show, on_ready=say_ready))
+        code = asyncio.run(serve(settings, progress=progress.show, on_ready=say_ready))
+    return _leave(code)
+
+
+def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signature is the signal module's
+    raise SystemExit(0)
+
+
+def _leave(code: int) -> int:
+    """`code`, unless a thread is left behind in the middle of native code: the interpreter must not end under it."""
+    if any(thread.name in ("load", "engine") for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

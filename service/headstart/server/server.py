@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
+import socket
 from dataclasses import dataclass
 
 import grpc.aio
@@ -18,9 +20,10 @@ from opentelemetry.trace import Tracer
 from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
-from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
+from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options
 from headstart.edge.tracing import TracingInterceptor
 from headstart.engine.handle import EngineHandle
+from headstart.errors import ConfigError
 from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
@@ -93,36 +96,67 @@ class PodServer:
             await asyncio.wait_for(self._services.engine.drain(), timeout_s)
 
     async def stop(self) -> None:
-        """Now: calls in progress end UNAVAILABLE with what they have; a client that does not read is cut off."""
+        """Now, engine and all: calls in progress end UNAVAILABLE with what they have, whatever step is running.
+
+        A client that does not read is cut off, a step that does not end is left behind.
+        """
         self._services.completions.stop()
         self._services.prefix_cache.stop()
+        await self._services.engine.close(timeout_s=_LAST_WORDS_S)
         self._health.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
 
 
 async def serve_until_stopped(
-    server: PodServer, engine: EngineHandle, *, drain_delay_s: float, drain_timeout_s: float
+    server: PodServer,
+    engine: EngineHandle,
+    signals: asyncio.Queue[int],
+    *,
+    drain_delay_s: float,
+    drain_timeout_s: float,
 ) -> bool:
     """Serve until a signal or the engine's death, then take server and engine down.
 
-    SIGTERM and SIGINT start the drain; a second one ends it at once. True after a stop that was asked for, False when
-    the engine broke: the process should then exit with an error.
+    SIGTERM starts the drain; so does SIGINT, without the delay, since no router sends to a pod at a terminal. A second
+    signal ends it at once. True after a stop that was asked for, False when the engine broke: the process should then
+    exit with an error.
     """
-    with stop_signals() as signals:
-        await server.start()
-        died = asyncio.ensure_future(engine.wait_exit())
+    await server.start()
+    died = asyncio.ensure_future(engine.wait_exit())
+    asked = asyncio.ensure_future(signals.get())
+    await asyncio.wait({died, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done():
+        delay_s = 0.0 if asked.result() == signal.SIGINT else drain_delay_s
+        _LOGGER.info(
+            "draining: %.0f s delay, then at most %.0f s; a second signal ends it at once", delay_s, drain_timeout_s
+        )
+        drained = asyncio.ensure_future(server.drain(delay_s=delay_s, timeout_s=drain_timeout_s))
         asked = asyncio.ensure_future(signals.get())
-        await asyncio.wait({died, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            _LOGGER.info("draining: %.0f s delay, then at most %.0f s", drain_delay_s, drain_timeout_s)
-            drained = asyncio.ensure_future(server.drain(delay_s=drain_delay_s, timeout_s=drain_timeout_s))
-            asked = asyncio.ensure_future(signals.get())
-            await asyncio.wait({died, asked, drained}, return_when=asyncio.FIRST_COMPLETED)
-            drained.cancel()
-        asked.cancel()
-        has_broken = died.done()
-        await server.stop()
-        await engine.close()
-        await died
+        await asyncio.wait({died, asked, drained}, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+    asked.cancel()
+    has_broken = died.done()
+    died.cancel()  # a step that outlasts the stop must not hold up the exit
+    await server.stop()
     return not has_broken
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises ConfigError when nobody could listen there now. 0 and names that do not resolve pass: `bind` judges them.
+
+    Known before the model is loaded for minutes, and said in our words: gRPC prints a line of its own.
+    """
+    if not port:
+        return
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None

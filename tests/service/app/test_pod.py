@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -14,7 +16,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headstart.app.assembly import assemble
-from headstart.app.pod import Pod, start_pod
+from headstart.app.pod import Pod, serve, start_pod
 from headstart.config import load_settings
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
@@ -120,6 +122,37 @@ async def test_a_pod_lives_while_it_loads_and_is_ready_only_after_its_self_test(
             assert await _health(pod.grpc_port, service) == health_pb2.HealthCheckResponse.SERVING
     finally:
         await pod.stop()
+
+
+async def test_a_signal_while_the_model_loads_ends_the_start_at_once() -> None:
+    is_loading, go_on = threading.Event(), threading.Event()
+
+    def hold(stage: str, fraction: float) -> None:
+        is_loading.set()
+        go_on.wait(30)
+
+    started: list[Pod] = []
+    settings = load_settings(SIMULATED | {"server.health_port": (port := _free_port())})
+    serving = asyncio.create_task(serve(settings, progress=hold, on_ready=started.append))
+    try:
+        assert await _health(port, "liveness") == health_pb2.HealthCheckResponse.SERVING
+        await asyncio.to_thread(is_loading.wait, 10)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(serving, 10) == 0
+    finally:
+        go_on.set()
+    assert started == []
+
+
+async def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
+    stages: list[str] = []
+    async with _pod() as (pod, _):
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            await start_pod(
+                load_settings(SIMULATED | {"server.grpc_port": pod.grpc_port}),
+                progress=lambda stage, _: stages.append(stage),
+            )
+    assert stages == []
 
 
 async def test_requests_are_capped_to_the_pool_and_end_with_length(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
+from headstart.edge.listening import stop_signals
 from headstart.errors import ConfigError
 from headstart.server.pod_health import PodHealth
-from headstart.server.server import HealthServer, PodServer, serve_until_stopped
+from headstart.server.server import HealthServer, PodServer, check_port, serve_until_stopped
 from service.server.conftest import channel_to, read, until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -60,10 +61,14 @@ async def test_a_port_that_is_taken_is_a_setting_that_cannot_work(start_pod):
 def serve(pod, *, delay_s=0.0, timeout_s=30.0):
     """A second server around the pod's services, that takes signals."""
     server = PodServer(pod.services, pod.health, host="127.0.0.1", port=0)
-    served = asyncio.ensure_future(
-        serve_until_stopped(server, pod.engine, drain_delay_s=delay_s, drain_timeout_s=timeout_s)
-    )
-    return server, served
+
+    async def run():
+        with stop_signals() as signals:
+            return await serve_until_stopped(
+                server, pod.engine, signals, drain_delay_s=delay_s, drain_timeout_s=timeout_s
+            )
+
+    return server, asyncio.ensure_future(run())
 
 
 def send_sigterm():
@@ -107,6 +112,42 @@ async def test_during_the_delay_requests_are_served_though_the_pod_says_that_it_
     assert (await pod.generate()).code is grpc.StatusCode.OK
     send_sigterm()
     assert await asyncio.wait_for(served, 10) is True
+
+
+async def test_at_a_terminal_the_delay_for_routers_is_left_out(start_pod):
+    pod = await start_pod()
+    server, served = serve(pod, delay_s=3600.0)
+    await serving(server)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await asyncio.wait_for(served, 20) is True
+
+
+async def test_a_step_that_does_not_end_holds_up_neither_the_exit_nor_the_last_message(start_pod):
+    pod = await start_pod()
+    server, served = serve(pod, timeout_s=0.1)
+    await serving(server)
+    pod.runner.hold()
+    call = pod.call(max_tokens=400)
+    await until(lambda: pod.engine.num_in_flight == 1)
+    pod.runner.let(5)
+    await until(lambda: pod.runner.num_steps == 5)
+    reading = asyncio.ensure_future(read(call))
+    send_sigterm()
+    assert await asyncio.wait_for(served, 20) is True
+    assert pod.engine.is_alive  # still in its step, and still held
+    answer = await asyncio.wait_for(reading, 10)
+    assert (answer.code, answer.reason()) == (grpc.StatusCode.UNAVAILABLE, "cancelled")
+    assert answer.finished().usage.completion_tokens == len(answer.token_ids()) > 0
+    pod.runner.free()
+    await until(lambda: not pod.engine.is_alive)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+async def test_a_taken_port_is_known_before_anything_is_loaded(start_pod, host):
+    pod = await start_pod()
+    with pytest.raises(ConfigError, match=f"cannot listen on {host}:{pod.server.port}: Address already in use"):
+        check_port(host, pod.server.port)
+    check_port(host, 0)
 
 
 @pytest.mark.parametrize("second_signal", [False, True])
