@@ -34,7 +34,8 @@ from headstart.errors import HeadstartError, InternalError, InvalidRequestError,
 from headstart.telemetry.propagation import incoming_context
 from headstart.telemetry.spans import mark_error, server_span
 
-MAX_BODY_BYTES = 32 << 20
+# Parsing holds the interpreter lock, some 10 ms a MiB: this bounds what one body can hold up.
+MAX_BODY_BYTES = 8 << 20
 # Parsing more than this would hold up the event loop for a millisecond or more.
 _PARSE_INLINE_BYTES = 64 << 10
 _STREAM_HEADERS = {

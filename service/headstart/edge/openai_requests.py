@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import from_json
 
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.errors import HeadstartError, InvalidRequestError
 
 MAX_PROMPTS = 128
+_MAX_KEYS = 1000
 _DEFAULT_COMPLETION_TOKENS = 16
 """What the completions endpoint generates when it is not told; a chat goes on as long as fits."""
 
 _Uint32 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF)]
 _Int32 = Annotated[int, Field(ge=-0x8000_0000, le=0x7FFF_FFFF)]
 _Uint64 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF_FFFF_FFFF)]
-_TokenIds = list[_Uint32]
+# Lists stop at their first fault: a body of a million faults must not cost a million reports.
+_TokenIds = Annotated[list[_Uint32], Field(fail_fast=True)]
+_Texts = Annotated[list[str], Field(fail_fast=True)]
 _TYPES = frozenset({"str", "int"})
 
 
@@ -50,7 +54,7 @@ class GenerationBody(_Body, frozen=True):
     top_p: float | None = None
     n: Annotated[int, Field(ge=1, le=0xFFFF_FFFF)] | None = None
     seed: _Uint64 | None = None
-    stop: str | list[str] | None = None
+    stop: str | _Texts | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: float | None = None
@@ -93,7 +97,7 @@ class TextPart(_Body, frozen=True):
 
 class ChatBodyMessage(_Body, frozen=True):
     role: str
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     refusal: None = None
     name: None = None
     tool_calls: None = None
@@ -102,7 +106,7 @@ class ChatBodyMessage(_Body, frozen=True):
 class ChatBody(GenerationBody, frozen=True):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatBodyMessage]
+    messages: Annotated[list[ChatBodyMessage], Field(fail_fast=True)]
     max_completion_tokens: _Uint32 | None = None
     logprobs: bool | None = None
     top_logprobs: _Uint32 | None = None
@@ -116,7 +120,7 @@ class ChatBody(GenerationBody, frozen=True):
 class CompletionBody(GenerationBody, frozen=True):
     """`POST /v1/completions`."""
 
-    prompt: str | _TokenIds | list[str] | list[_TokenIds]
+    prompt: str | _TokenIds | _Texts | Annotated[list[_TokenIds], Field(fail_fast=True)]
     logprobs: _Uint32 | None = None
     best_of: _Uint32 | None = None
     echo: Literal[False] | None = None
@@ -191,16 +195,39 @@ def openai_param(field: str) -> str:
 
 def _parse(model: type[_BodyT], raw: bytes) -> _BodyT:
     try:
-        return model.model_validate_json(raw)
+        content = from_json(raw, cache_strings=False)
+    except ValueError:
+        raise InvalidRequestError("body", "not JSON") from None
+    if not isinstance(content, dict):
+        raise InvalidRequestError("body", "not a JSON object")
+    _check_sizes(content)
+    try:
+        return model.model_validate(content)
     except ValidationError as error:
         raise _refusal(error) from None
 
 
+def _check_sizes(content: dict[str, Any]) -> None:
+    """Cheap bounds before the fields are looked at: what is wrong with each of a million keys would take seconds."""
+    prompt = content.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
+        raise InvalidRequestError("prompt", f"{len(prompt)} prompts; send 1 to {MAX_PROMPTS}")
+    unseen: list[Any] = [content]
+    while unseen:
+        value = unseen.pop()
+        if isinstance(value, dict):
+            if len(value) > _MAX_KEYS:
+                raise InvalidRequestError("body", f"an object has more than {_MAX_KEYS} keys")
+            unseen.extend(value.values())
+        elif isinstance(value, list):
+            unseen.extend(item for item in value if isinstance(item, dict | list))
+
+
 def _refusal(error: ValidationError) -> HeadstartError:
-    """The first fault, by the place where it stands. What was sent is not repeated."""
-    detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if not detail["loc"]:
-        return InvalidRequestError("body", "not a JSON object of this endpoint")
+    """One fault, by the place where it stands. What was sent is not repeated."""
+    # Of the alternatives of a union the one that got furthest is the one that was meant.
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    detail = max(faults, key=lambda fault: len(fault["loc"]))
     # Pydantic puts the alternative of a union that it tried, such as "list[TextPart]", among the names.
     place = [part for part in detail["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]

@@ -1,6 +1,7 @@
 """OpenAI's own client against a pod's HTTP, its probes and its metrics, over a real engine."""
 
 import asyncio
+import io
 import socket
 from contextlib import asynccontextmanager
 
@@ -260,3 +261,22 @@ async def test_the_sum_of_the_usages_is_what_the_counters_say(start_pod):
     assert found["headstart_step_seconds_count"] == found["headstart_step_tokens_count"] == pod.runner.num_steps
     assert found["headstart_step_tokens_sum"] == found["headstart_computed_tokens_total"]
     assert found["headstart_preemptions_total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "size", "status"),
+    [
+        ("GET", "/v1/nothing", 0, 404),
+        ("GET", "/v1/completions", 0, 405),
+        ("POST", "/v1/completions", (8 << 20) + 1, 413),
+        ("POST", "/v1/completions", 3, 400),
+    ],
+)
+async def test_every_refusal_is_an_openai_error_object(start_pod, method, path, size, status):
+    async with web_of(await start_pod()) as (web, _), aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{web.http_port}{path}"
+        async with session.request(method, url, data=io.BytesIO(b"x" * size)) as response:
+            assert response.status == status
+            error = (await response.json())["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error["message"]
