@@ -62,11 +62,19 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(num_pods: int = 2, *, config: dict[str, Any] | None = None, **overrides: Any) -> AsyncIterator[Rig]:
+async def rig(
+    num_pods: int = 2,
+    *,
+    config: dict[str, Any] | None = None,
+    first: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> AsyncIterator[Rig]:
+    """`first` overrides settings of the first pod only."""
     async with AsyncExitStack() as stack:
         pods: list[Pod] = []
         for index in range(num_pods):
-            pods.append(await start_simulated_pod(f"pod-{index}", **overrides))
+            own = first or {} if index == 0 else {}
+            pods.append(await start_simulated_pod(f"pod-{index}", **(overrides | own)))
             stack.push_async_callback(pods[-1].stop)
         endpoints = tuple(f"127.0.0.1:{pod.grpc_port}" for pod in pods)
         operator = await start_operator(

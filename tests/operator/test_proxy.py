@@ -241,3 +241,32 @@ async def test_what_pods_say_of_their_model_is_said_here_too() -> None:
         assert [each.name for each in await r.operator.proxy.models()] == ["simulated"]
         messages = [message async for message in r.operator.proxy.generate(_request())]
         assert messages[-1].finished.route.pod == "pod-0"
+
+
+async def test_a_pod_of_another_hash_root_serves_too_and_its_cache_is_not_guessed() -> None:
+    async with rig(first={"cache__hash_seed": "another fleet"}) as r:
+        first = await generate(r.stub, _request())
+        assert first.finished[0].route.candidates == 2
+        answers = [await generate(r.stub, _request()) for _ in range(6)]
+        routes = [answer.finished[0].route for answer in answers]
+        assert all(route.matched_blocks == 0 for route in routes if route.pod == "pod-0")
+        assert all(answer.token_ids == first.token_ids for answer in answers)
+
+
+async def test_two_models_are_told_apart_by_name() -> None:
+    async with rig(first={"model__served_name": "other"}) as r:
+        with pytest.raises(grpc.aio.AioRpcError, match="several models are served here"):
+            await generate(r.stub, _request())
+        assert (await generate(r.stub, _request(model="other"))).finished[0].route.pod == "pod-0"
+        assert (await generate(r.stub, _request(model="simulated"))).finished[0].route.pod == "pod-1"
+        assert [model.name for model in await r.operator.proxy.models()] == ["other", "simulated"]
+
+
+async def test_a_slow_reader_slows_its_own_stream_only() -> None:
+    async with rig(1) as r:
+        slow = r.stub.Generate(_request(1, max_tokens=2000), timeout=60)
+        slow_answer = Answer()
+        slow_answer.take(await slow.read())
+        assert len((await generate(r.stub, _request(2, max_tokens=500))).token_ids[0]) == 500
+        await slow_answer.read(slow)
+        assert len(slow_answer.token_ids[0]) == 2000
