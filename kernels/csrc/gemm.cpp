@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernel_table.h"
 
@@ -16,7 +17,7 @@ constexpr int64_t kTaskRows = 96;
 // The tasks: row parts times column parts, as even as they can be. There are as many column parts as threads, so that
 // a thread streams one long run of the weight; a small matrix is done before finer parts could balance anything.
 struct TaskGrid {
-  int64_t m, num_groups, row_parts, group_parts;
+  int64_t m, num_groups, row_parts, group_parts, tile_rows;
 
   int64_t size() const { return row_parts * group_parts; }
 
@@ -24,8 +25,14 @@ struct TaskGrid {
     const int64_t row = task / group_parts, part = task % group_parts;
     const uint8_t* after = nullptr;
     if (next != nullptr && row + 1 == row_parts) after = next->group(part * next->num_groups() / group_parts);
-    return {row * m / row_parts, (row + 1) * m / row_parts, part * num_groups / group_parts,
+    return {row_start(row), row_start(row + 1), part * num_groups / group_parts,
             (part + 1) * num_groups / group_parts, after};
+  }
+
+  // Parts end where tiles do: a smaller tile does less with the same weights.
+  int64_t row_start(int64_t row) const {
+    const int64_t num_tiles = (m + tile_rows - 1) / tile_rows;
+    return std::min(m, row * num_tiles / row_parts * tile_rows);
   }
 };
 
@@ -42,6 +49,23 @@ void check(const GemmCall& call) {
   }
 }
 
+// x as floats [m][k]. The memory is the calling thread's, good until its next call: fresh memory for every product
+// costs more in page faults than the widening.
+const float* widen(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
+  static thread_local std::vector<float> widened;
+  const int64_t k = call.weight->k;
+  if (static_cast<int64_t>(widened.size()) < call.m * k) widened.resize(call.m * k);
+  float* to = widened.data();
+  const uint16_t* x = static_cast<const uint16_t*>(call.x);
+  const int64_t num_parts = call.m < kTaskRows / 8 ? 1 : pool.size();
+  pool.run(num_parts, [&](int64_t part, int) {
+    for (int64_t row = part * call.m / num_parts; row < (part + 1) * call.m / num_parts; ++row) {
+      table.widen_bf16(x + row * call.ldx, to + row * k, k);
+    }
+  });
+  return to;
+}
+
 }  // namespace
 
 void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
@@ -49,18 +73,12 @@ void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call)
   if (call.m == 0) return;
   const PackedWeight& w = *call.weight;
   GemmCall prepared = call;
-  std::vector<float> widened;
   if (w.type != PackedWeight::Type::f32 && !table.has_bf16_dot) {
-    widened.resize(call.m * w.k);
-    const uint16_t* x = static_cast<const uint16_t*>(call.x);
-    pool.run(call.m, [&](int64_t row, int) {
-      table.widen_bf16(x + row * call.ldx, widened.data() + row * w.k, w.k);
-    });
-    prepared.x = widened.data();
+    prepared.x = widen(table, pool, call);
     prepared.ldx = w.k;
   }
   const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
-                         std::min<int64_t>(pool.size(), w.num_groups())};
+                         std::min<int64_t>(pool.size(), w.num_groups()), table.gemm_tile_rows};
   pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task, call.next)); });
 }
 

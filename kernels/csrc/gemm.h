@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "packed_weight.h"
 #include "thread_pool.h"

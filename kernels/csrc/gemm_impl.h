@@ -64,6 +64,11 @@ struct Tile {
   }
 };
 
+// Where vector `v` of a tile's row of 4-byte entries starts, from that row in the tile's first group.
+static inline int64_t place_of(int v, int64_t group_bytes) {
+  return v / kVectorsPerGroup * group_bytes + v % kVectorsPerGroup * kLanes * 4;
+}
+
 // One float of x per row times one row of weights.
 template <int kRows, int kGroups>
 static inline void multiply_add(Tile<kRows, kGroups>& tile, const vf* w, const float* x, int64_t ldx) {
@@ -88,8 +93,7 @@ struct FloatWeights {
       fetch(ahead, group_bytes, i * 64);
 #pragma GCC unroll 16
       for (int v = 0; v < tile.kVectors; ++v) {
-        const uint8_t* group = w + v / kVectorsPerGroup * group_bytes + i * kGroupColumns * 4;
-        weights[v] = load(reinterpret_cast<const float*>(group) + v % kVectorsPerGroup * kLanes);
+        weights[v] = load(reinterpret_cast<const float*>(w + i * kGroupColumns * 4 + place_of(v, group_bytes)));
       }
       multiply_add(tile, weights, x + i, call.ldx);
     }
@@ -137,6 +141,9 @@ struct Bf16Weights {
 
 #else
 
+static inline vf even_of(vi pairs) { return as_float(shift_left<16>(pairs)); }
+static inline vf odd_of(vi pairs) { return as_float(and_int(pairs, set1_int(static_cast<int32_t>(0xffff0000u)))); }
+
 // bf16 weights, widened in registers by a shift (even k) and a mask (odd k); x was widened before.
 struct Bf16Weights {
   using X = float;
@@ -145,19 +152,19 @@ struct Bf16Weights {
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, const float* x, const uint8_t* w,
                          const Ahead& ahead) {
     const int64_t k = call.weight->k, group_bytes = call.weight->group_bytes;
-    const vi high = set1_int(static_cast<int32_t>(0xffff0000u));
-    vf even[tile.kVectors], odd[tile.kVectors];
+    vf weights[tile.kVectors];
     for (int64_t i = 0; i < k; i += 2) {
+      const uint8_t* pairs = w + i * kGroupColumns * 2;
       fetch(ahead, group_bytes, i * 32);
 #pragma GCC unroll 16
-      for (int v = 0; v < tile.kVectors; ++v) {
-        const uint8_t* group = w + v / kVectorsPerGroup * group_bytes + i * kGroupColumns * 2;
-        const vi pairs = load_int(group + v % kVectorsPerGroup * kLanes * 4);
-        even[v] = as_float(shift_left<16>(pairs));
-        odd[v] = as_float(and_int(pairs, high));
-      }
-      multiply_add(tile, even, x + i, call.ldx);
-      if (i + 1 < k) multiply_add(tile, odd, x + i + 1, call.ldx);
+      for (int v = 0; v < tile.kVectors; ++v) weights[v] = even_of(load_int(pairs + place_of(v, group_bytes)));
+      multiply_add(tile, weights, x + i, call.ldx);
+      if (i + 1 == k) break;
+      // The pairs are read again rather than kept: with them there would be more values than registers.
+      asm volatile("" ::: "memory");
+#pragma GCC unroll 16
+      for (int v = 0; v < tile.kVectors; ++v) weights[v] = odd_of(load_int(pairs + place_of(v, group_bytes)));
+      multiply_add(tile, weights, x + i + 1, call.ldx);
     }
   }
 };
@@ -231,7 +238,8 @@ static void run_range(const GemmCall& call, const GemmRange& range) {
     const uint8_t* next = is_last ? range.next : call.weight->group(group + groups);
     int64_t left = is_last ? (range.next != nullptr) * groups : part_of(num_groups, num_blocks, block + 1);
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
-      const int64_t rows = part_of(num_rows, num_tiles, tile), share = (left + num_tiles - tile - 1) / (num_tiles - tile);
+      const int64_t rows = part_of(num_rows, num_tiles, tile);
+      const int64_t share = (left + num_tiles - tile - 1) / (num_tiles - tile);
       kTable.tiles[rows - 1][groups - 1](call, row, group, {next, share});
       row += rows;
       next += share * call.weight->group_bytes;

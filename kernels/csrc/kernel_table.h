@@ -16,6 +16,8 @@ struct KernelTable {
 
   // Whether bf16 weights take a bf16 x as it is; else gemm widens x first.
   bool has_bf16_dot;
+  // The rows that gemm works on at once, at most.
+  int64_t gemm_tile_rows;
   void (*gemm)(const GemmCall& call, GemmRange range);
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
 

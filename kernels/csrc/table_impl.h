@@ -18,6 +18,7 @@ static constexpr KernelTable make_table(Isa isa) {
   KernelTable table{};
   table.isa = isa;
   table.has_bf16_dot = kHasBf16Dot;
+  table.gemm_tile_rows = kMaxTileRows;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
   table.read_memory = read_memory;
