@@ -81,11 +81,7 @@ static void pack_queries(const Work& work) {
   for (int64_t query = 0; query < work.num_queries; ++query) {
     const float* from = work.call->q + work.places[query].token * work.call->ldq + work.head_of(query) * head_dim;
     float* to = work.queries + query / work.block_size * work.depth * kBlockQueries + query % work.block_size;
-    for (int64_t k = 0; k < work.depth; ++k) {
-      float scaled[Math::kPerElement];
-      for (int64_t i = 0; i < Math::kPerElement; ++i) scaled[i] = from[k * Math::kPerElement + i] * scale;
-      Math::write_element(to + k * kBlockQueries, scaled);
-    }
+    Math::pack_query(to, from, scale, head_dim);
   }
 }
 
@@ -109,29 +105,25 @@ static inline float largest_score(const float* scores) {
   return largest_lane(largest);
 }
 
-// scores -> weights 2^(score - peak), and what the state so far must be multiplied with.
-template <class Math>
-static void weigh(const Work& work, int64_t first, int64_t num_rows, int64_t tile, float* rescale) {
-  for (int64_t row = 0; row < num_rows; ++row) {
+// Raises the rows' peaks by the tile's scores. Gives what the weights are relative to, and what the states so far must
+// be multiplied with.
+template <int kRows>
+static void raise_peaks(const Work& work, int64_t first, int64_t tile, float* bases, float* rescale) {
+  constexpr int64_t kPadded = 16;
+  static_assert(kRows <= kPadded && kPadded % kLanes == 0, "");
+  float falls[kPadded] = {};
+  for (int64_t row = 0; row < kRows; ++row) {
     float* scores = work.scores + row * kTileKeys;
-    float* state = work.state_of(work.states, first + row);
     const int64_t visible = work.places[first + row].position - tile * kTileKeys + 1;
     if (visible < kTileKeys) hide_keys(scores, greater(0, visible));
-    float* peak = work.peak_of(state);
-    const float tile_peak = largest_score(scores);
-    const float before = *peak;
-    *peak = tile_peak > before ? tile_peak : before;
+    float* peak = work.peak_of(work.state_of(work.states, first + row));
+    const float before = *peak, here = largest_score(scores);
+    *peak = here > before ? here : before;
     // A row that sees no key yet has no peak: any finite one makes all its weights zero.
-    const float base = *peak == -kInfinity ? 0.0f : *peak;
-    const vf factor = exp2_of_negative(set1(before - base));
-    for (int64_t key = 0; key < kTileKeys; key += kLanes) {
-      store(scores + key, exp2_of_negative(sub(load(scores + key), set1(base))));
-    }
-    Math::finish_weights(work.weights + row * kTileKeys, scores, work.sums_of(state), factor);
-    float lanes[kLanes];
-    store(lanes, factor);
-    rescale[row] = lanes[0];
+    bases[row] = *peak == -kInfinity ? 0.0f : *peak;
+    falls[row] = before - bases[row];
   }
+  for (int64_t row = 0; row < kRows; row += kLanes) store(rescale + row, exp2_of_negative(load(falls + row)));
 }
 
 static inline int64_t latest_position(const Work& work, int64_t first, int64_t num_rows) {
@@ -145,8 +137,12 @@ template <class Math, int kRows>
 static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t visible) {
   const float* queries = work.queries + first / work.block_size * work.depth * kBlockQueries;
   score_rows<Math, kRows>(queries, work.keys, work.depth, work.scores);
-  float rescale[kRows];
-  weigh<Math>(work, first, kRows, tile, rescale);
+  float bases[kRows], rescale[16];
+  raise_peaks<kRows>(work, first, tile, bases, rescale);
+  for (int64_t row = 0; row < kRows; ++row) {
+    Math::weigh(work.scores + row * kTileKeys, bases[row], work.weights + row * kTileKeys,
+                work.sums_of(work.state_of(work.states, first + row)), rescale[row]);
+  }
   const int64_t depth = (visible + Math::kPerElement - 1) / Math::kPerElement;
   add_values<Math, kRows>(work.weights, work.values, work.width, depth, work.state_of(work.states, first),
                           work.state_size, rescale);
@@ -241,15 +237,14 @@ static void attend_unit_as(Work work, const QuerySpan* spans) {
   const KvLayer& kv = work.call->kv;
   work.depth = kv.head_dim / Kv::Math::kPerElement;
   find_places(work, spans);
-  TileRows rows[2];
-  find_rows(kv, unit, unit.tile_begin, work.kv_head, &rows[unit.tile_begin % 2]);
   pack_queries<typename Kv::Math>(work);
   for (int64_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
     const int64_t chunk = tile / kChunkTiles;
     const bool is_chunk_begin = tile % kChunkTiles == 0;
     if (is_chunk_begin || tile == unit.tile_begin) begin_chunk(work, chunk, !is_chunk_begin);
-    if (tile + 1 < unit.tile_end) find_rows(kv, unit, tile + 1, work.kv_head, &rows[(tile + 1) % 2]);
-    pack_tile<Kv>(rows[tile % 2], kv.head_dim, work.width, work.keys, work.values);
+    TileRows rows;
+    find_rows(kv, unit, tile, work.kv_head, &rows);
+    pack_tile<Kv>(rows, kv.head_dim, work.width, work.keys, work.values);
     attend_tile<typename Kv::Math>(work, tile);
     if ((tile + 1) % kChunkTiles == 0 || tile + 1 == unit.tile_end) finish_chunk(work, chunk);
   }

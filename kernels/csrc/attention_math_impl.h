@@ -50,16 +50,19 @@ struct FmaMath {
   static inline Operand spread(const float* p) { return set1(*p); }
   static inline vf accumulate(vf sum, Operand a, Operand b) { return fma(a, b, sum); }
 
-  static inline void write_element(float* to, const float* values) { *to = values[0]; }
+  // One query as column `to` of its block, each line kBlockQueries long.
+  static inline void pack_query(float* to, const float* from, float scale, int64_t head_dim) {
+    for (int64_t k = 0; k < head_dim; ++k) to[k * kBlockQueries] = from[k] * scale;
+  }
 
-  // Weights of kTileKeys keys as a panel row; adds them to `sums` [kStateLanes].
-  static inline void finish_weights(float* weights, const float* exps, float* sums, vf rescale) {
+  // weights = 2^(scores - base) of a tile's keys, as a panel row; sums [kStateLanes] = sums * rescale + weights.
+  static inline void weigh(const float* scores, float base, float* weights, float* sums, float rescale) {
     constexpr int64_t kSums = kStateLanes / kLanes;
     vf total[kSums];
-    for (int64_t i = 0; i < kSums; ++i) total[i] = mul(load(sums + i * kLanes), rescale);
+    for (int64_t i = 0; i < kSums; ++i) total[i] = mul(load(sums + i * kLanes), set1(rescale));
     for (int64_t key = 0; key < kTileKeys; key += kStateLanes) {
       for (int64_t i = 0; i < kSums; ++i) {
-        const vf value = load(exps + key + i * kLanes);
+        const vf value = exp2_of_negative(sub(load(scores + key + i * kLanes), set1(base)));
         store(weights + key + i * kLanes, value);
         total[i] = add(total[i], value);
       }
@@ -77,18 +80,27 @@ struct DotMath {
   static inline Operand spread(const float* p) { return as_pairs(set1(*p)); }
   static inline vf accumulate(vf sum, Operand a, Operand b) { return _mm512_dpbf16_ps(sum, a, b); }
 
-  static inline void write_element(float* to, const float* values) {
-    const uint16_t pair[2] = {bf16_of_float(values[0]), bf16_of_float(values[1])};
-    std::memcpy(to, pair, sizeof(pair));
+  static inline void pack_query(float* to, const float* from, float scale, int64_t head_dim) {
+    for (int64_t d = 0; d < head_dim; d += 2 * kLanes) {
+      const int64_t low = lesser(kLanes, head_dim - d), high = lesser(kLanes, head_dim - d - low);
+      const vf first = mul(load_partial(from + d, low), set1(scale));
+      const vf second = mul(load_partial(from + d + low, high), set1(scale));
+      alignas(64) float pairs[kLanes];
+      store(pairs, _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(second, first)));
+      float* line = to + d / 2 * kBlockQueries;
+      for (int64_t i = 0; i < (low + high) / 2; ++i) std::memcpy(line + i * kBlockQueries, pairs + i, sizeof(float));
+    }
   }
 
   // The sums are of the rounded weights: what multiplies the values is what they are divided by.
-  static inline void finish_weights(float* weights, const float* exps, float* sums, vf rescale) {
+  static inline void weigh(const float* scores, float base, float* weights, float* sums, float rescale) {
     const Operand ones = as_pairs(as_float(set1_int(0x3f803f80)));
-    vf total = mul(load(sums), rescale);
+    vf total = mul(load(sums), set1(rescale));
     for (int64_t half = 0; half < 2; ++half) {
-      const float* from = exps + half * 2 * kLanes;
-      const Operand rounded = _mm512_cvtne2ps_pbh(load(from + kLanes), load(from));
+      const float* from = scores + half * 2 * kLanes;
+      const vf first = exp2_of_negative(sub(load(from), set1(base)));
+      const vf second = exp2_of_negative(sub(load(from + kLanes), set1(base)));
+      const Operand rounded = _mm512_cvtne2ps_pbh(second, first);
       store(weights + half * kLanes, _mm512_castsi512_ps((__m512i)rounded));
       total = accumulate(total, rounded, ones);
     }

@@ -15,7 +15,6 @@ struct TileRows {
   const void* values[kTileKeys];
 };
 
-// Also asks for them: the rows of a head lie too far apart for the hardware to foresee.
 static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile, int64_t kv_head, TileRows* rows) {
   const int64_t element = kv.is_bf16 ? 2 : 4;
   const int64_t token_bytes = kv.num_kv_heads * kv.head_dim * element;
@@ -29,10 +28,6 @@ static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile
     for (; i < count && offset < kv.page_size; ++i, ++offset, key += token_bytes) {
       rows->keys[i] = key;
       rows->values[i] = key + plane_bytes;
-      for (int64_t line = 0; line < kv.head_dim * element; line += 64) {
-        __builtin_prefetch(key + line);
-        __builtin_prefetch(key + plane_bytes + line);
-      }
     }
   }
   for (int64_t i = count; i < kTileKeys; ++i) rows->keys[i] = rows->values[i] = kZeroRow;
@@ -116,10 +111,14 @@ struct FloatKv {
   static constexpr int64_t kLinesPerWord = 1;
   static inline void write_lines(float* to, vf words) { store(to, words); }
   static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
-    for (int64_t d = 0; d < width; d += kLanes) {
-      const int64_t count = greater(0, lesser(kLanes, head_dim - d));
-      const float* from = static_cast<const float*>(rows[0]) + lesser(d, head_dim);
-      store(to + d, load_partial(from, count));
+    for (int64_t key = 0; key < kTileKeys; ++key, to += width) {
+      const float* row = static_cast<const float*>(rows[key]);
+      int64_t d = 0;
+      for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load(row + d));
+      for (; d < width; d += kLanes) {
+        const int64_t count = greater(0, lesser(kLanes, head_dim - d));
+        store(to + d, load_partial(row + lesser(d, head_dim), count));
+      }
     }
   }
 };
@@ -133,14 +132,15 @@ struct WidenedKv {
     store(to + kTileKeys, as_float(and_int(as_int(words), set1_int(static_cast<int32_t>(0xffff0000u)))));
   }
   static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
-    const uint16_t* row = static_cast<const uint16_t*>(rows[0]);
-    int64_t d = 0;
-    for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load_bf16(row + d));
-    if (d < head_dim) {
-      store(to + d, load_bf16_partial(row + d, head_dim - d));
-      d += kLanes;
+    for (int64_t key = 0; key < kTileKeys; ++key, to += width) {
+      const uint16_t* row = static_cast<const uint16_t*>(rows[key]);
+      int64_t d = 0;
+      for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load_bf16(row + d));
+      for (; d < width; d += kLanes) {
+        const int64_t count = greater(0, lesser(kLanes, head_dim - d));
+        store(to + d, load_bf16_partial(row + lesser(d, head_dim), count));
+      }
     }
-    for (; d < width; d += kLanes) store(to + d, zero());
   }
 };
 
@@ -164,17 +164,21 @@ struct PairedKv {
     store(to + kLanes, as_float(_mm512_permutex2var_epi16(even, load_int(order.high), odd)));
   }
   static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
-    const uint16_t* even = static_cast<const uint16_t*>(rows[0]);
-    const uint16_t* odd = static_cast<const uint16_t*>(rows[1]);
     int64_t d = 0;
     for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) {
-      write_pairs(to + d, _mm512_loadu_si512(even + d), _mm512_loadu_si512(odd + d));
+      for (int64_t key = 0; key < kTileKeys; key += 2) {
+        const __m512i even = load_int(static_cast<const uint16_t*>(rows[key]) + d);
+        const __m512i odd = load_int(static_cast<const uint16_t*>(rows[key + 1]) + d);
+        write_pairs(to + key / 2 * width + d, even, odd);
+      }
     }
-    if (d < width) {
-      const __mmask32 mask = (1u << (head_dim - d)) - 1u;
+    if (d == width) return;
+    const __mmask32 mask = (1u << (head_dim - d)) - 1u;
+    for (int64_t key = 0; key < kTileKeys; key += 2) {
       alignas(64) float tail[2 * kLanes];
-      write_pairs(tail, _mm512_maskz_loadu_epi16(mask, even + d), _mm512_maskz_loadu_epi16(mask, odd + d));
-      std::memcpy(to + d, tail, static_cast<size_t>(width - d) * sizeof(float));
+      write_pairs(tail, _mm512_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows[key]) + d),
+                  _mm512_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows[key + 1]) + d));
+      for (int64_t i = 0; i < width - d; i += kLanes) store(to + key / 2 * width + d + i, load(tail + i));
     }
   }
 };
@@ -192,10 +196,7 @@ static void pack_tile(const TileRows& rows, int64_t head_dim, int64_t width, flo
       for (int64_t j = 0; j < count; ++j) Kv::write_lines(to + j * Kv::kLinesPerWord * kTileKeys, lines[j]);
     }
   }
-  constexpr int64_t kStep = Kv::Math::kPerElement;
-  for (int64_t key = 0; key < kTileKeys; key += kStep) {
-    Kv::write_values(values + key / kStep * width, rows.values + key, head_dim, width);
-  }
+  Kv::write_values(values, rows.values, head_dim, width);
 }
 
 }  // namespace HEADSTART_ISA_NAMESPACE
