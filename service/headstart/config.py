@@ -13,9 +13,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
-import yaml
 from pydantic import BaseModel, ByteSize, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -28,6 +27,7 @@ from pydantic_settings import (
 )
 
 from headstart.errors import ConfigError
+from headstart.settings_file import read_settings_file
 
 ENV_PREFIX = "HEADSTART_"
 CONFIG_FILE_VARIABLE = "HEADSTART_CONFIG_FILE"
@@ -112,7 +112,7 @@ class SchedulerSettings(BaseModel, frozen=True, extra="forbid"):
     long_prefill_token_threshold: int | None = _option(
         None,
         "--long-prefill-token-threshold",
-        "Most tokens of one prefill in a step while others wait. By default 128 on a CPU, budget / 4 on a GPU.",
+        "Most tokens of one prefill in a step while others run or wait. By default 128 on a CPU, budget / 4 on a GPU.",
         ge=1,
     )
     max_partial_prefills: int = _option(
@@ -127,15 +127,17 @@ class SchedulerSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class LimitSettings(BaseModel, frozen=True, extra="forbid"):
-    max_queued_requests: int = _option(1024, None, "Requests in the pod; more are sent away.", ge=1)
-    max_queued_tokens: int = _option(4_000_000, None, "Prompt tokens in the pod; more are sent away.", ge=1)
+    max_queued_requests: int = _option(1024, None, "Requests that have not started; more are sent away.", ge=1)
+    max_queued_tokens: int = _option(
+        4_000_000, None, "Prompt tokens of requests that have not started; more are sent away.", ge=1
+    )
     max_n: int = _option(8, None, "Most choices of one request.", ge=1, le=128)
-    max_logprobs: int = _option(20, None, "Most alternatives reported per token.", ge=0, le=1000)
+    max_logprobs: int = _option(20, None, "Most alternatives reported per token.", ge=0, le=100)
     max_stop_strings: int = _option(16, None, "Most stop strings of one request.", ge=0, le=1024)
     max_prompt_bytes: ByteSize = _option(
         ByteSize(4 << 20),
         None,
-        "Longest prompt, in bytes of text; 16 a token of the context, or 64 KiB, if that is less.",
+        "Upper limit of a prompt's bytes. The context length may lower it: to 16 a token, but not below 64 KiB.",
         ge=1,
         le=32 << 20,
     )
@@ -266,6 +268,11 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         return ENV_PREFIX + self.key.replace(".", "__").upper()
 
+    @property
+    def is_switch(self) -> bool:
+        """Whether its values are true and false."""
+        return bool in (self.field.annotation, *get_args(self.field.annotation))
+
 
 def list_settings(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Setting]:
     """Every setting, in the order of the tree."""
@@ -277,22 +284,35 @@ def list_settings(model: type[BaseModel] = Settings, prefix: str = "") -> Iterat
             yield Setting(prefix + name, extra.get("flag", ""), field)
 
 
-def load_settings(overrides: Mapping[str, Any], *, secrets_dir: str = DEFAULT_SECRETS_DIR) -> Settings:
+def load_settings(overrides: Mapping[str, Any], *, secrets_dir: str | None = None) -> Settings:
     """Settings from all sources; `overrides` (dotted keys) come from the command line.
 
-    Raises ConfigError that names the key: one that does not exist, or a value outside its range.
+    `secrets_dir` must exist when it is given; the usual one need not. Raises ConfigError that names the key: one that
+    does not exist, or a value outside its range.
     """
     _refuse_unknown_variables(os.environ)
+    if secrets_dir is not None and not Path(secrets_dir).is_dir():
+        raise ConfigError(f"--secrets-dir: {secrets_dir} is no folder")
+    values = _nested(overrides, "the command line")
     try:
-        return Settings(**{**_nested(overrides, "the command line"), "_secrets_dir": secrets_dir})
+        return Settings(**{**values, "_secrets_dir": secrets_dir or DEFAULT_SECRETS_DIR})
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(detail) for detail in error.errors())) from None
+        raise ConfigError("\n".join(_explain(detail, overrides) for detail in error.errors())) from None
 
 
 def nearest(name: str, valid: list[str]) -> str:
-    """ " (did you mean X?)" for the valid name closest to `name`; empty when none is close."""
-    matches = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]}?)" if matches else ""
+    """ " (did you mean X?)" for the valid name closest to `name`; empty when none is close.
+
+    The last parts must be alike as well: that two keys are of one section makes neither a misspelling of the other.
+    """
+    for match in difflib.get_close_matches(name, valid, n=3, cutoff=0.7):
+        if difflib.SequenceMatcher(None, _last_part(name), _last_part(match)).ratio() >= 0.55:
+            return f" (did you mean {match}?)"
+    return ""
+
+
+def _last_part(name: str) -> str:
+    return re.split(r"\.|__", name.removeprefix(ENV_PREFIX))[-1]
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -302,21 +322,15 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             continue
         is_service_link = _SERVICE_LINK.search(variable) or (variable.endswith("_PORT") and "://" in value)
         if variable.upper() not in known and not is_service_link:
-            raise ConfigError(f"environment: no setting is named {variable}{nearest(variable.upper(), known)}")
+            near = nearest(variable.upper(), [*known, *sorted(_RESERVED_VARIABLES)])
+            raise ConfigError(f"environment: no setting is named {variable}{near}")
 
 
 def _yaml_values(path: str) -> dict[str, Any]:
     if not path:
         return {}
-    try:
-        content = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected keys and values, found a {type(content).__name__}")
-    return content
+    switches = {setting.key: setting.is_switch for setting in list_settings()}
+    return read_settings_file(path, origin=CONFIG_FILE_VARIABLE, is_switch=switches)
 
 
 def _secret_values(directory: Path) -> dict[str, Any]:
@@ -324,7 +338,17 @@ def _secret_values(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         return {}
     files = [path for path in sorted(directory.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    return _nested({path.name.lower().replace("__", "."): path.read_text().strip() for path in files}, str(directory))
+    values = {path.name.lower().replace("__", "."): _secret_text(path) for path in files}
+    return _nested(values, str(directory))
+
+
+def _secret_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None  # its bytes are a secret, also in an error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -338,10 +362,12 @@ def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return tree
 
 
-def _explain(detail: ErrorDetails) -> str:
+def _explain(detail: ErrorDetails, overrides: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         sections = {setting.key.partition(".")[0] for setting in list_settings()}
         return f"no setting is named {key}{nearest(key, [s.key for s in list_settings()] + sorted(sections))}"
     got = "" if key == "cache.hash_seed" else f", not {detail['input']!r}"
-    return f"{key}: {detail['msg'][0].lower()}{detail['msg'][1:]}{got}"
+    flag = next((setting.flag for setting in list_settings() if setting.key == key and key in overrides), "")
+    name = f"{flag} ({key})" if flag else key
+    return f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}{got}"

@@ -55,7 +55,7 @@ def test_a_value_out_of_range_is_one_line_on_stderr_with_the_key(capsys: pytest.
     assert main(["config", "--block-size", "0"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("headstart: cache.block_size: ")
+    assert captured.err.startswith("headstart: --block-size (cache.block_size): ")
     assert captured.err.count("\n") == 1
 
 

@@ -74,6 +74,11 @@ def test_a_misspelt_variable_names_the_nearest(monkeypatch: pytest.MonkeyPatch) 
         ("cache: 5\n", "cache: input should be a valid dictionary"),
         ("[1, 2]\n", "expected keys and values, found a list"),
         ("a: b: c\n", "cannot read"),
+        ("1: 2\n", "a key must be text, not 1"),
+        ("cache: {1: 2}\n", "a key must be text, not 1"),
+        ("cache.block_size: 8\n", "nest it: block_size under cache"),
+        ("cache: {block_size: true}\n", r"cache\.block_size: neither true nor false"),
+        ("cache: {memory_fraction: on}\n", r"cache\.memory_fraction: neither true nor false"),
     ],
 )
 def test_a_wrong_yaml_file_says_what_is_wrong(yaml_file: Path, text: str, expected: str) -> None:
@@ -87,6 +92,10 @@ def test_a_missing_yaml_file_is_an_error_and_an_empty_one_is_not(yaml_file: Path
         load_settings({})
     yaml_file.write_text("# nothing yet\n")
     assert load_settings({}) == Settings()
+    yaml_file.write_text("cache:\nserver:\n")
+    assert load_settings({}) == Settings()
+    yaml_file.write_text("cache: {enable_prefix_caching: false}\ndeterministic: true\n")
+    assert (load_settings({}).cache.enable_prefix_caching, load_settings({}).deterministic) == (False, True)
 
 
 def test_a_misspelt_secret_file_names_the_nearest_and_a_mounts_dot_files_are_skipped(tmp_path: Path) -> None:
@@ -96,6 +105,50 @@ def test_a_misspelt_secret_file_names_the_nearest_and_a_mounts_dot_files_are_ski
     (tmp_path / "cache__hash_sed").write_text("x")
     with pytest.raises(ConfigError, match=r"cache\.hash_sed \(did you mean cache\.hash_seed\?\)"):
         load_settings({}, secrets_dir=str(tmp_path))
+
+
+def test_a_secret_file_that_is_no_text_is_named_and_its_bytes_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "cache__hash_seed").write_bytes(b"canary\xff")
+    with pytest.raises(ConfigError, match="cache__hash_seed: not UTF-8 text") as caught:
+        load_settings({}, secrets_dir=str(tmp_path))
+    assert "canary" not in str(caught.value)
+
+
+def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache__hash_seed").write_text("x")
+
+    def refuse(path: Path, **_: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
+    with pytest.raises(ConfigError, match="cache__hash_seed: cannot be read: Permission denied"):
+        load_settings({}, secrets_dir=str(tmp_path))
+
+
+def test_a_secrets_folder_that_is_asked_for_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--secrets-dir: .*nowhere is no folder"):
+        load_settings({}, secrets_dir=str(tmp_path / "nowhere"))
+
+
+def test_the_name_of_the_yaml_file_is_among_the_suggestions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_CONFG_FILE", "x")
+    with pytest.raises(ConfigError, match=r"did you mean HEADSTART_CONFIG_FILE\?"):
+        load_settings({})
+
+
+@pytest.mark.parametrize("variable", ["HEADSTART_FOO", "HEADSTART_SCHEDULER__FOO", "HEADSTART_XYZZY"])
+def test_a_name_that_is_near_to_none_gets_no_suggestion(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "x")
+    with pytest.raises(ConfigError, match=f"no setting is named {variable}$"):
+        load_settings({})
+
+
+def test_a_wrong_value_of_a_flag_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^--port \(server\.grpc_port\): .*'abc'"):
+        load_settings({"server.grpc_port": "abc"})
+    monkeypatch.setenv("HEADSTART_SERVER__GRPC_PORT", "abc")
+    with pytest.raises(ConfigError, match=r"^server\.grpc_port: "):
+        load_settings({})
 
 
 def test_reserved_names_and_the_service_variables_of_kubernetes_are_no_settings(
@@ -133,6 +186,7 @@ def test_reserved_names_and_the_service_variables_of_kubernetes_are_no_settings(
         ("server.grpc_port", 65_536),
         ("server.drain_timeout_s", -1),
         ("limits.max_n", 0),
+        ("limits.max_logprobs", 101),  # more would not fit a message of the usual size
         ("deterministic", "perhaps"),
     ],
 )

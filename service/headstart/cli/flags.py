@@ -21,8 +21,8 @@ def add_settings_flags(parser: argparse.ArgumentParser, *, sections: Collection[
             _add_flag(group, setting)
     group.add_argument(
         "--secrets-dir",
-        default=DEFAULT_SECRETS_DIR,
-        help="Folder with one file per secret setting, such as cache__hash_seed.",
+        metavar="FOLDER",
+        help=f"One file per secret setting, such as cache__hash_seed [{DEFAULT_SECRETS_DIR}, if there is one].",
     )
 
 
@@ -52,15 +52,10 @@ def _is_literal(setting: Setting) -> bool:
 
 def _add_flag(group: Any, setting: Setting) -> None:
     help_text = f"{setting.field.description} [{default_text(setting)}]".replace("%", "%%")
-    if _is_bool(setting):
+    if setting.is_switch:
         group.add_argument(
             setting.flag, dest=setting.key, action=argparse.BooleanOptionalAction, default=None, help=help_text
         )
         return
     metavar = "|".join(choices(setting)) or setting.key.rpartition(".")[2].upper()
     group.add_argument(setting.flag, dest=setting.key, metavar=metavar, help=help_text)
-
-
-def _is_bool(setting: Setting) -> bool:
-    annotation = setting.field.annotation
-    return annotation is bool or bool in typing.get_args(annotation)

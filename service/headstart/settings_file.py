@@ -1,0 +1,48 @@
+"""Reads a YAML file of settings, and refuses what would be misread later. It knows the keys it is told, no settings.
+
+Holds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headstart.errors import ConfigError
+
+
+def read_settings_file(path: str, *, origin: str, is_switch: Mapping[str, bool]) -> dict[str, Any]:
+    """The file's values; an empty section is one that changes nothing. Keys that do not exist are passed on.
+
+    `origin` is what named the file; `is_switch` tells of each dotted key whether its values are true and false.
+    Raises ConfigError.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{origin}: cannot read {path}: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected keys and values, found a {type(content).__name__}")
+    sections = {key.partition(".")[0] for key in is_switch if "." in key}
+    tree: dict[str, Any] = {}
+    for name, value in content.items():
+        _check(path, name, value, is_switch)
+        tree[name] = {} if value is None and name in sections else value
+        for inner_name, inner in value.items() if isinstance(value, dict) else ():
+            _check(path, inner_name, inner, is_switch, section=f"{name}.")
+    return tree
+
+
+def _check(path: str, name: object, value: object, is_switch: Mapping[str, bool], *, section: str = "") -> None:
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: a key must be text, not {name!r}")
+    if "." in name:
+        outer, _, inner = name.partition(".")
+        raise ConfigError(f"{path}: {section}{name} is written as one key; nest it: {inner} under {outer}")
+    if isinstance(value, bool) and not is_switch.get(section + name, True):
+        raise ConfigError(f"{path}: {section}{name}: neither true nor false is a value of it")
