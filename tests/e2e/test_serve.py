@@ -61,8 +61,9 @@ def test_cache_show_counts_what_a_prompt_left(pod: tuple[subprocess.Popen[str], 
     ids = ",".join(str(token) for token in range(200, 264))
     assert _run("generate", "--endpoint", pod[1], "--token-ids", ids, "--max-tokens", "1").returncode == 0
     shown = json.loads(_run("cache", "show", "--endpoint", pod[1], "--json").stdout)
-    assert shown["cache"]["hashes held"] == "4"
-    assert shown["cache"]["first blocks, chain ends"] == "1, 1"
+    assert shown["cache"]["num_hashes"] == 4
+    assert (shown["cache"]["num_first_blocks"], shown["cache"]["num_chain_ends"]) == (1, 1)
+    assert shown["state"]["cached_blocks"] == 4
     table = _run("cache", "show", "--endpoint", pod[1])
     assert table.returncode == 0
     assert "hashes held" in table.stdout
@@ -86,6 +87,11 @@ def test_chat_says_what_is_wrong_and_ends(pod: tuple[subprocess.Popen[str], str]
     result = _run("chat", "--endpoint", pod[1], text_in="hello\n")
     assert result.returncode == 1
     assert "FAILED_PRECONDITION" in result.stderr
+
+
+@pytest.mark.parametrize("word", ["/quit", "/exit"])
+def test_a_word_ends_the_chat(pod: tuple[subprocess.Popen[str], str], word: str) -> None:
+    assert _run("chat", "--endpoint", pod[1], text_in=f"{word}\nhello\n").returncode == 0
 
 
 def test_a_taken_port_and_a_wrong_setting_end_the_start_with_code_2(pod: tuple[subprocess.Popen[str], str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -130,12 +131,95 @@ def test_a_prompt_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _request("-").text == "from a pipe"
 
 
-@pytest.mark.parametrize("arguments", [["--token-ids", "1,x"], ["--token-ids", "-1"], ["hi", "--max-tokens", "-1"]])
-def test_a_value_that_no_field_can_hold_is_refused_here(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--token-ids", "1,x"),
+        ("--token-ids", "-1"),
+        ("--max-tokens", "-5"),
+        ("--n", "-1"),
+        ("--seed", "-1"),
+        ("--timeout", "-1"),
+        ("--timeout", "nan"),
+        ("--endpoint", "127.0.0.1:99999"),
+        ("--endpoint", "127.0.0.1"),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_refused_here_and_its_flag_is_named(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", flag, value])
+    assert stopped.value.code == 2
+    assert f"error: argument {flag}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["hi", "--token-ids", "1"], "--token-ids is the whole prompt; leave out a text"),
+        (["--chat", "--token-ids", "1"], "leave out --chat"),
+        (["--system", "x", "--token-ids", "1"], "leave out --system"),
+        (["hi", "--logprobs", "2"], "--logprobs is shown with --json only"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", *arguments]) == 2
-    assert "headstart: a value does not fit its field" in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["generate", "tokenize"])
+def test_bytes_on_stdin_that_are_no_text_are_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert main([command, "-"]) == 2
+    assert capsys.readouterr().err == "headstart: stdin: not UTF-8 text\n"
+
+
+def test_a_misspelt_part_of_cache_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cache", "verfy"])
+    assert "no such command: verfy (did you mean verify?); show or verify" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["xyzzy", "--foo"])
+def test_what_is_near_to_nothing_gets_no_suggestion(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        main([word] if word == "xyzzy" else ["config", word])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_chat_looks_for_its_pod_before_it_asks_for_a_turn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = io.StringIO("hello\n")
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert main(["chat", "--endpoint", "127.0.0.1:1", "--timeout", "5"]) == 1
+    assert "is a pod running at 127.0.0.1:1?" in capsys.readouterr().err
+    assert typed.tell() == 0
+
+
+def test_cache_json_has_numbers_under_names_that_stay() -> None:
+    held = cache.Held(cache_pb.Hello(block_size=16, epoch="abcdef0123", model="tiny"), 5, {1: 0, 2: 1, 3: 1, 8: 0})
+    shown = cache.json_summary(cache_pb.State(queried_tokens=100, hit_tokens=25, features={"a": "on"}), held)
+    assert json.loads(json.dumps(shown)) == shown
+    state = shown["state"]
+    assert isinstance(state, dict)
+    assert (state["queried_tokens"], state["hit_tokens"], state["features"]) == (100, 25, {"a": "on"})
+    assert shown["cache"] == {
+        "pod_name": "",
+        "model": "tiny",
+        "block_size": 16,
+        "num_hashes": 4,
+        "num_first_blocks": 2,
+        "num_chain_ends": 3,
+        "digest": f"{1 ^ 2 ^ 3 ^ 8:016x}",
+        "snapshot_epoch": "abcdef0123",
+        "snapshot_seq": 5,
+    }
 
 
 def test_nobody_listening_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

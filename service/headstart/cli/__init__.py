@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_version()
     name = arguments.pop(0)
     if name not in _COMMANDS:
-        return _fail(f"no such command: {name}{_nearest(name, list(_COMMANDS))}; try headstart --help", 2)
+        return _fail(f"no such command: {name}{nearest(name, list(_COMMANDS))}; try headstart --help", 2)
     try:
         return _run(name, arguments)
     except HeadstartError as error:
@@ -58,7 +58,7 @@ def _run(name: str, arguments: list[str]) -> int:
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        parser.error(f"no such argument: {unknown[0]}{_nearest(unknown[0].partition('=')[0], flags)}")
+        parser.error(f"no such argument: {unknown[0]}{nearest(unknown[0].partition('=')[0], flags)}")
     return int(module.run(parsed))
 
 
@@ -74,11 +74,13 @@ def _print_version() -> int:
     return 0
 
 
-def _nearest(name: str, valid: list[str]) -> str:
+def nearest(name: str, valid: list[str]) -> str:
+    """ " (did you mean X?)" for the word or flag closest to `name`; empty when none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]}?)" if matches else ""
+    by_word = {word.lstrip("-"): word for word in valid}
+    matches = difflib.get_close_matches(name.lstrip("-"), list(by_word), n=1, cutoff=0.7)
+    return f" (did you mean {by_word[matches[0]]}?)" if matches else ""
 
 
 def _fail(text: str, code: int) -> int:

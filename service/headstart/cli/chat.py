@@ -12,6 +12,9 @@ from headstart.cli import client
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 
+_FAREWELLS = ("/quit", "/exit")
+_HELLO_TIMEOUT_S = 10.0
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="The system turn.")
@@ -22,7 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     def converse() -> int:
         with client.open_channel(parsed.endpoint) as channel:
-            return _converse(rpc.InferenceStub(channel), parsed)
+            stub = rpc.InferenceStub(channel)
+            # A pod that is not there is told now, not after the first question has been typed.
+            model = stub.GetModel(pb.GetModelRequest(), timeout=parsed.timeout or _HELLO_TIMEOUT_S).name
+            if sys.stdin.isatty():
+                print(f"talking to {model}; /quit or Ctrl-D ends it, Ctrl-C an answer", file=sys.stderr)
+            return _converse(stub, parsed)
 
     return client.report_failure(converse, parsed.endpoint)
 
@@ -32,6 +40,8 @@ def _converse(stub: rpc.InferenceStub, parsed: argparse.Namespace) -> int:
     while (text := _ask()) is not None:
         if not text.strip():
             continue
+        if text.strip() in _FAREWELLS:
+            break
         messages.append(client.chat_message("user", text))
         request = client.request_from(parsed)
         request.chat.messages.extend(messages)

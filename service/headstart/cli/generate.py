@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from google.protobuf.json_format import MessageToDict
 
 from headstart.cli import client
+from headstart.cli.values import MAX_INT32, MAX_UINT32, read_prompt, token_ids, whole
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
@@ -17,17 +18,28 @@ from headstart.errors import ConfigError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", help="The text; - or nothing reads it from stdin.")
-    parser.add_argument("--token-ids", metavar="IDS", help="The prompt as token ids, separated by commas, instead.")
+    parser.add_argument(
+        "--token-ids", type=token_ids, metavar="IDS", help="The prompt as token ids, separated by commas, instead."
+    )
     parser.add_argument("--chat", action="store_true", help="Send the prompt as a user's turn of a chat.")
     parser.add_argument("--system", metavar="TEXT", help="The system turn before it; implies --chat.")
     parser.add_argument("--json", action="store_true", help="Print each message of the stream as one JSON line.")
     client.add_endpoint_flags(parser)
     client.add_sampling_flags(parser)
-    parser.add_argument("--n", type=int, default=1, help="Number of answers [1].")
-    parser.add_argument("--min-tokens", type=int, default=0, help="No end before this many tokens [0].")
+    parser.add_argument("--n", type=whole(1, MAX_UINT32), default=1, help="Number of answers [1].")
+    parser.add_argument(
+        "--min-tokens", type=whole(0, MAX_UINT32), default=0, help="No end before this many tokens [0]."
+    )
     parser.add_argument("--ignore-eos", action="store_true", help="Go on after the model's end token.")
-    parser.add_argument("--logprobs", type=int, help="Report logprobs and this many alternatives per token.")
-    parser.add_argument("--priority", type=int, default=0, help="Smaller runs first where the pod heeds it [0].")
+    parser.add_argument(
+        "--logprobs", type=whole(0, MAX_UINT32), help="With --json: logprobs, and this many others per token."
+    )
+    parser.add_argument(
+        "--priority",
+        type=whole(-MAX_INT32 - 1, MAX_INT32),
+        default=0,
+        help="Smaller runs first where the pod heeds it [0].",
+    )
     parser.add_argument("--request-id", default="", help="Name of the request [made by the pod].")
 
 
@@ -44,7 +56,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def build_request(parsed: argparse.Namespace) -> pb.GenerateRequest:
-    """The message for the flags. Raises ConfigError for token ids that are no numbers or out of a field's range."""
+    """The message for the flags. Raises ConfigError for flags that exclude each other or fit no field."""
+    _refuse_contradictions(parsed)
     try:
         request = client.request_from(parsed)
         request.MergeFrom(
@@ -63,12 +76,26 @@ def build_request(parsed: argparse.Namespace) -> pb.GenerateRequest:
     return request
 
 
+def _refuse_contradictions(parsed: argparse.Namespace) -> None:
+    if parsed.token_ids is not None:
+        others = {
+            "a text": parsed.prompt is not None,
+            "--chat": parsed.chat,
+            "--system": parsed.system is not None,
+        }
+        for name, is_given in others.items():
+            if is_given:
+                raise ConfigError(f"--token-ids is the whole prompt; leave out {name}")
+    if parsed.logprobs is not None and not parsed.json:
+        raise ConfigError("--logprobs is shown with --json only; give both")
+
+
 def _set_prompt(request: pb.GenerateRequest, parsed: argparse.Namespace) -> None:
     if parsed.token_ids is not None:
-        request.token_ids.ids.extend(int(token) for token in parsed.token_ids.split(",") if token.strip())
+        request.token_ids.ids.extend(parsed.token_ids)
         request.token_ids.SetInParent()
         return
-    text = sys.stdin.read() if parsed.prompt in (None, "-") else parsed.prompt
+    text = read_prompt(parsed.prompt)
     if not parsed.chat and parsed.system is None:
         request.text = text
         return

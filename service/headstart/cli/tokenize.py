@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from headstart.cli import client
+from headstart.cli.values import read_prompt
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 
@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    text = sys.stdin.read() if parsed.text in (None, "-") else parsed.text
+    text = read_prompt(parsed.text)
     if parsed.chat:
         request = pb.TokenizeRequest(chat=pb.Chat(messages=[client.chat_message("user", text)]))
     else:
