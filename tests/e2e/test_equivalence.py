@@ -54,9 +54,7 @@ class Chain:
         manager = BlockManager(self.pool, block_size=BLOCK_SIZE, root=bytes(32))
         defaults = SchedulerLimits(max_len=1024, watermark=0.0)
         self.scheduler = Scheduler(manager, replace(defaults, **limits))  # type: ignore[arg-type]
-        self.runner = ModelRunner(
-            forward, block_size=BLOCK_SIZE, num_blocks=POOL, eos_token_ids=frozenset(), num_drafts=num_drafts
-        )
+        self.runner = ModelRunner(forward, block_size=BLOCK_SIZE, eos_token_ids=frozenset(), num_drafts=num_drafts)
         self.results: dict[str, Result] = {}
         self.num_steps = 0
 

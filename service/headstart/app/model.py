@@ -86,7 +86,6 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         return ModelRunner(
             forward,
             block_size=settings.cache.block_size,
-            num_blocks=num_blocks,
             eos_token_ids=eos_token_ids,
             num_drafts=settings.speculation.num_drafts,
         )

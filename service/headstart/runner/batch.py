@@ -1,7 +1,8 @@
 """From a plan and the rows to the arrays of one forward pass.
 
-Rows stay in the order of the plan and a row's tokens are contiguous. Whatever a kernel would read blindly is checked
-here, on the host, before it runs. The number of numpy calls does not depend on the number of rows.
+Rows stay in the order of the plan and a row's tokens are contiguous. A plan that does not fit the rows is refused here;
+the page table that it makes is checked by the forward pass, which knows its pages and would read it blindly. The number
+of numpy calls does not depend on the number of rows.
 
 Does not know the model, the sampler or where K/V lives. Owns no state.
 """
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from headstart_kernels.metadata import AttentionMetadata, build_metadata, validate_metadata
+from headstart_kernels.metadata import AttentionMetadata, build_metadata
 
 from headstart.core.step import StepPlan
 from headstart.runner.rows import IntArray, Row, Rows
@@ -48,8 +49,8 @@ class BatchPlan:
         return self.samples[-1].first + self.samples[-1].num_logits if self.samples else 0
 
 
-def build_batch(plan: StepPlan, batch_rows: Sequence[Row], rows: Rows, *, block_size: int, num_pages: int) -> BatchPlan:
-    """Lay out one step of at least one row. `num_pages` counts the null page.
+def build_batch(plan: StepPlan, batch_rows: Sequence[Row], rows: Rows, *, block_size: int) -> BatchPlan:
+    """Lay out one step of at least one row.
 
     Drafts must be valid token ids; they are written behind the known tokens of their row, where the accepted ones will
     be appended. Raises ValueError for a plan that does not fit the rows.
@@ -69,7 +70,6 @@ def build_batch(plan: StepPlan, batch_rows: Sequence[Row], rows: Rows, *, block_
         read_only=is_read_only,
         page_size=block_size,
     )
-    validate_metadata(metadata, num_pages)
     token_lines = np.repeat(lines, plan.num_tokens)
     samples, sample_logits = _sample_spans(plan, metadata.qo_indptr)
     prompts, prompt_logits = _prompt_spans(plan, batch_rows, metadata.qo_indptr, len(sample_logits))

@@ -35,26 +35,26 @@ class Forward(Protocol):
     def forward(
         self, token_ids: IntArray, metadata: AttentionMetadata, logit_rows: IntArray
     ) -> npt.NDArray[np.float32]:
-        """Write K/V of `token_ids` [tokens] and return the logits [n, vocab] of the tokens `logit_rows` [n]."""
+        """Write K/V of `token_ids` [tokens] and return the logits [n, vocab] of the tokens `logit_rows` [n].
+
+        Checks whatever it would read blindly: raises ValueError that begins with the name of the argument.
+        """
         ...
 
 
 class ModelRunner:
-    """`num_blocks` counts usable blocks; pages of the forward are one more, the null page. `num_drafts` is how many
-    guesses a row may get for its next step: 0 is off."""
+    """`num_drafts` is how many guesses a row may get for its next step: 0 is off."""
 
     def __init__(
         self,
         forward: Forward,
         *,
         block_size: int,
-        num_blocks: int,
         eos_token_ids: Collection[int],
         num_drafts: int = 0,
     ) -> None:
         self._forward = forward
         self._block_size = block_size
-        self._num_pages = num_blocks + 1
         self._num_drafts = num_drafts
         self._sampler = Sampler(eos_token_ids)
         self._rows = Rows()
@@ -73,7 +73,7 @@ class ModelRunner:
         if not rows:
             return StepOutput(sampled=[])
         plan, faults = self._without_bad_drafts(plan)
-        batch = build_batch(plan, rows, self._rows, block_size=self._block_size, num_pages=self._num_pages)
+        batch = build_batch(plan, rows, self._rows, block_size=self._block_size)
         logits = self._logits(batch)
         output = StepOutput(sampled=[[] for _ in rows], faults=faults)
         poisoned = self._score_prompts(batch, logits, rows, output)

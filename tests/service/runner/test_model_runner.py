@@ -27,7 +27,7 @@ KINDS = [
 
 def make_driver(*, num_drafts=0, **forward):
     model = HashForward(vocab_size=VOCAB, num_blocks=NUM_BLOCKS, block_size=BLOCK, **forward)
-    runner = ModelRunner(model, block_size=BLOCK, num_blocks=NUM_BLOCKS, eos_token_ids=[2], num_drafts=num_drafts)
+    runner = ModelRunner(model, block_size=BLOCK, eos_token_ids=[2], num_drafts=num_drafts)
     driver = Driver(runner, block_size=BLOCK)
     driver.model = model
     return driver
