@@ -98,4 +98,5 @@ def test_the_demo_prints_plain_text_in_a_pipe(outcome: Outcome) -> None:
     assert "\x1b" not in text
     assert f"C[{outcome.shared_tokens}.." in text
     assert "Shared by A, B and C" in text
+    assert "all but its last token count as cached" in " ".join(text.split())
     assert "✗" not in text

@@ -9,10 +9,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from headstart.cli import cache, generate, main
+from headstart.cli.demo import demo_settings
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 
@@ -70,6 +72,26 @@ def test_config_prints_the_settings_in_effect_as_yaml_with_secrets_masked(
     assert settings["scheduler"]["max_num_seqs"] == 8
     assert settings["cache"]["enable_prefix_caching"] is False
     assert "canary" not in printed
+
+
+def test_config_says_of_an_open_value_what_decides_it_and_stays_a_file_that_can_be_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert main(["config", "--block-size", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "  max_len: null  # auto: the model's, but one request must fit the pool." in printed
+    assert "deterministic: null  # auto: on for a CPU." in printed
+    assert "  otlp_endpoint: null  # not set" in printed
+    lines = [line for line in printed.splitlines(keepends=True) if "hash_seed" not in line]
+    (tmp_path / "settings.yaml").write_text("".join(lines))
+    monkeypatch.setenv("HEADSTART_CONFIG_FILE", str(tmp_path / "settings.yaml"))
+    assert main(["config"]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_the_demo_computes_on_a_cpu_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_DEVICE", "cuda")
+    assert demo_settings().device == "cpu"
 
 
 def test_config_documents_every_setting_and_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:

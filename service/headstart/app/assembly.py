@@ -62,6 +62,7 @@ def assemble(settings: Settings, progress: Progress, *, is_tracing: bool = False
     Raises ConfigError or ModelError that say what to change. With `is_tracing` the engine keeps a trace of its steps.
     """
     model = open_model(settings, progress)
+    _check_device(model)
     sizes = _sizes(settings, model)
     root = hash_root(_root_fields(settings, model), settings.cache.hash_seed.get_secret_value().encode())
     log = EventLog()
@@ -108,10 +109,24 @@ def warm_up_spec(assembly: Assembly) -> GenerateSpec:
     )
 
 
+def _check_device(model: ServedModel) -> None:
+    """A GPU that cannot be used is told before any weight is read. Raises ConfigError."""
+    if model.device != "cuda":
+        return
+    # The GPU's forward pass is PyTorch's; a pod on a CPU need not have it.
+    from headstart.runner.torch_runner import cuda_problem
+
+    if problem := cuda_problem():
+        raise ConfigError(f"device: cuda cannot be used, because {problem}; choose --device cpu")
+
+
 def _sizes(settings: Settings, model: ServedModel) -> _Sizes:
     cache = settings.cache
     if model.device == "cuda" and cache.num_blocks is None and cache.memory_bytes is None:
-        raise ConfigError("cache.memory_bytes: this build cannot size the pool of a GPU by itself; set it")
+        raise ConfigError(
+            "cache.memory_bytes: this build cannot size the pool of a GPU by itself; set it, or cache.num_blocks "
+            "(--num-gpu-blocks-override)"
+        )
     num_blocks = count_blocks(
         num_blocks=cache.num_blocks,
         memory_bytes=cache.memory_bytes,

@@ -8,7 +8,7 @@ import json
 import yaml
 
 from headstart.cli.flags import add_settings_flags, choices, default_text, settings_from
-from headstart.config import Settings, list_settings
+from headstart.config import Setting, Settings, list_settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,30 @@ def run(parsed: argparse.Namespace) -> int:
     elif parsed.docs:
         print(documentation())
     else:
-        print(yaml.safe_dump(settings_from(parsed).model_dump(mode="json"), sort_keys=False), end="")
+        print(in_effect(settings_from(parsed)))
     return 0
+
+
+def in_effect(settings: Settings) -> str:
+    """The settings as a YAML file that gives the same ones, but for secrets. An open value says what decides it."""
+    values = settings.model_dump(mode="json")
+    lines: list[str] = []
+    section = ""
+    for setting in list_settings():
+        outer, _, name = setting.key.rpartition(".")
+        if outer and outer != section:
+            lines.append(f"{outer}:")
+        section = outer
+        value = values[outer][name] if outer else values[name]
+        text = yaml.safe_dump({name: value}, width=1_000_000).rstrip()
+        lines.append("  " * bool(outer) + text + ("" if value is not None else f"  # {_meaning_of_none(setting)}"))
+    return "\n".join(lines)
+
+
+def _meaning_of_none(setting: Setting) -> str:
+    """What the description says of the default, when there is one that the model or the device decides."""
+    _, found, rest = str(setting.field.description).partition("y default ")
+    return f"auto: {rest}" if found else "not set"
 
 
 def documentation() -> str:

@@ -19,6 +19,13 @@ from headstart.model.weights import Checkpoint, Progress, no_progress
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def cuda_problem() -> str:
+    """Why this PyTorch cannot compute on a GPU here; empty when it can."""
+    if torch.version.cuda is None:
+        return "the installed PyTorch is built for CPUs only"
+    return "" if torch.cuda.is_available() else "PyTorch finds no GPU or no driver for it"
+
+
 class TorchForward:
     """`num_blocks` counts usable blocks; the storage has one page more, page 0, which stays zero.
 

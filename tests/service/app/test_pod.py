@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -203,6 +204,14 @@ async def test_a_taken_port_is_said_in_words_and_leaves_nothing_running() -> Non
     async with _pod() as (pod, _):
         with pytest.raises(ConfigError, match="cannot listen on"):
             await start_pod(load_settings(SIMULATED | {"server.grpc_port": pod.grpc_port}), progress=_silent)
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_told_before_any_weight_is_read() -> None:
+    stages: list[str] = []
+    with pytest.raises(ConfigError, match=r"^device: cuda cannot be used, because .*; choose --device cpu$"):
+        assemble(load_settings({"device": "cuda"}), lambda stage, _: stages.append(stage))
+    assert "weights" not in " ".join(stages)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def run(parsed: argparse.Namespace) -> int:
 def demo_settings(model: str | None = None) -> Settings:
     """A pod on free loopback ports with a small pool and budget; everything else as usual."""
     overrides: dict[str, Any] = {
+        "device": "cpu",  # small enough for any machine, and only there are all its numbers exact
         "cache.num_blocks": NUM_BLOCKS,
         "model.max_len": MAX_LEN,
         "scheduler.max_num_batched_tokens": BUDGET,

@@ -145,6 +145,10 @@ def _print_pressure(console: Console, outcome: Outcome) -> None:
     for name in NAMES:
         table.add_row(Text(name, style=_COLOURS[name]), str(pressure.before[name]), str(pressure.after[name]))
     console.print(table)
+    console.print(
+        "Of a prompt whose blocks are all cached, all but its last token count as cached: that one is computed again, "
+        "because the first new token comes out of it."
+    )
     repeated = pressure.repeated
     console.print(f"A once more: {repeated.cached_tokens} of its {repeated.prompt_tokens} prompt tokens were cached.")
 
