@@ -6,7 +6,9 @@ weights and the K/V storage; only `forward` writes to either. Called from one th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,9 @@ _SIZES = (
     "vocab_size",
 )
 """What the decoder calls as the config does."""
+
+_NUM_READERS = 2
+"""Threads that read tensors from the file and unpack them, and so the parts that are held in float32 at most."""
 
 
 class Cpu(NamedTuple):
@@ -120,14 +125,31 @@ class NativeForward:
 
 
 def _load_weights(decoder: Decoder, checkpoint: Checkpoint, progress: Progress) -> None:
-    """Give the decoder every tensor, one part at a time, so that no second copy of the model is ever held."""
+    """Give the decoder every tensor, part after part, so that no second copy of the model is ever held."""
     done = 0
-    for part in _parts(checkpoint.config):
-        tensors = [checkpoint.tensor(name) for name in part.sources]
-        decoder.load(part.name, part.layer, tensors[0] if len(tensors) == 1 else np.concatenate(tensors))
-        done += len(tensors)
-        progress("load weights", done / len(checkpoint.tensor_names))
+    with ThreadPoolExecutor(_NUM_READERS, "read-weights") as readers:
+        for part, values in _read_ahead(readers, checkpoint):
+            decoder.load(part.name, part.layer, values)
+            done += len(part.sources)
+            progress("load weights", done / len(checkpoint.tensor_names))
     decoder.check_complete()
+
+
+def _read_ahead(readers: Executor, checkpoint: Checkpoint) -> Iterator[tuple[_Part, npt.NDArray[np.float32]]]:
+    """All parts in order; while one is in use, the readers unpack the next few."""
+    waiting: deque[tuple[_Part, Future[npt.NDArray[np.float32]]]] = deque()
+    for part in _parts(checkpoint.config):
+        waiting.append((part, readers.submit(_read, checkpoint, part)))
+        if len(waiting) > _NUM_READERS:
+            first, values = waiting.popleft()
+            yield first, values.result()
+    for first, values in waiting:
+        yield first, values.result()
+
+
+def _read(checkpoint: Checkpoint, part: _Part) -> npt.NDArray[np.float32]:
+    tensors = [checkpoint.tensor(name) for name in part.sources]
+    return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
 
 
 def _parts(config: ModelConfig) -> Iterator[_Part]:
