@@ -1,4 +1,4 @@
-// bfloat16 one at a time, for packing and for tails. Rounds to nearest, ties to even; NaN stays NaN.
+// bfloat16 and half floats one at a time, for packing and for tails. Rounds to nearest, ties to even; NaN stays NaN.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,15 @@ static inline float float_of_bits(uint32_t bits) {
 }
 
 static inline float float_of_bf16(uint16_t bits) { return float_of_bits(static_cast<uint32_t>(bits) << 16); }
+
+static inline float float_of_half(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t magnitude = half & 0x7fffu;
+  if (magnitude >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  // 2^112 moves the exponent's bias, and gives subnormals their value.
+  const float value = float_of_bits(magnitude << 13) * float_of_bits(0x77800000u);
+  return sign != 0 ? -value : value;
+}
 
 static inline uint16_t bf16_of_float(float value) {
   uint32_t bits;

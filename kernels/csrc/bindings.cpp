@@ -97,7 +97,9 @@ void bind_limits(nb::module_& m) {
 PackedWeight::Type weight_type(const std::string& name) {
   if (name == "f32") return PackedWeight::Type::f32;
   if (name == "bf16") return PackedWeight::Type::bf16;
-  throw std::invalid_argument("type: must be f32 or bf16, is '" + name + "'");
+  if (name == "q8_0") return PackedWeight::Type::q8_0;
+  if (name == "q4_1") return PackedWeight::Type::q4_1;
+  throw std::invalid_argument("type: must be f32, bf16, q8_0 or q4_1, is '" + name + "'");
 }
 
 const char* weight_type_name(PackedWeight::Type type) {
@@ -147,6 +149,12 @@ void bind_gemm(nb::module_& m) {
   m.def("pack", [](HugeArena& arena, Matrix<const uint16_t> w) {
     return pack_bf16(arena, w.data(), w.shape(0), w.shape(1));
   }, "arena"_a, "w"_a);
+  m.def("pack_blocks", [](HugeArena& arena, Matrix<const uint8_t> blocks, int64_t k, const std::string& type) {
+    const int64_t block_bytes = gguf_block_bytes(weight_type(type));
+    require(k >= 0 && static_cast<int64_t>(blocks.shape(1)) == k / kQuantBlock * block_bytes,
+            "blocks: a row must have " + std::to_string(block_bytes) + " bytes for each 32 of k");
+    return pack_blocks(arena, blocks.data(), blocks.shape(0), k, weight_type(type));
+  }, "arena"_a, "blocks"_a, "k"_a, "type"_a);
   m.def("gemm", &call_gemm<float>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
         "next"_a.none() = nb::none(), "isa"_a = "");
   m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
@@ -229,6 +237,7 @@ void bind_decoder(nb::module_& m) {
            "isa"_a = "")
       .def_prop_ro("num_threads", &Decoder::num_threads)
       .def("load", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const float> values) {
+        nb::gil_scoped_release release;  // others unpack the next one meanwhile
         self.load(name, layer, values.data(), values.shape(0), values.shape(1));
       }, "name"_a, "layer"_a, "values"_a)
       .def("load", [](Decoder& self, const std::string& name, int64_t layer, Vector<const float> values) {

@@ -66,6 +66,18 @@ const float* widen(const KernelTable& table, ThreadPool& pool, const GemmCall& c
   return to;
 }
 
+const float* sum_blocks(const KernelTable& table, const GemmCall& call) {
+  static thread_local std::vector<float> sums;  // as in widen
+  const int64_t num_blocks = call.weight->k / kQuantBlock;
+  const int64_t row_bytes = call.ldx * (table.has_bf16_dot ? sizeof(uint16_t) : sizeof(float));
+  if (static_cast<int64_t>(sums.size()) < call.m * num_blocks) sums.resize(call.m * num_blocks);
+  for (int64_t row = 0; row < call.m; ++row) {
+    const uint8_t* x = static_cast<const uint8_t*>(call.x) + row * row_bytes;
+    table.sum_blocks(x, sums.data() + row * num_blocks, call.weight->k);
+  }
+  return sums.data();
+}
+
 }  // namespace
 
 void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
@@ -77,6 +89,7 @@ void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call)
     prepared.x = widen(table, pool, call);
     prepared.ldx = w.k;
   }
+  if (w.type == PackedWeight::Type::q4_1) prepared.block_sums = sum_blocks(table, prepared);
   const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
                          std::min<int64_t>(pool.size(), w.num_groups()), table.gemm_tile_rows};
   pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task, call.next)); });

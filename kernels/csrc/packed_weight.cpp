@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -68,6 +69,25 @@ PackedWeight pack_halves(HugeArena& arena, const Source* w, int64_t n, int64_t k
   return weight;
 }
 
+// One column of a block, from GGUF's order into the group's.
+void place_q8_0(const uint8_t* source, uint8_t* target, int64_t column) {
+  std::memcpy(target + column * 2, source, 2);
+  uint8_t* quants = target + kGroupColumns * 2 + column * 2;
+  for (int64_t i = 0; i < kQuantBlock; ++i) quants[i / 2 * kGroupColumns * 2 + i % 2] = source[2 + i];
+}
+
+// GGUF has k = i in the low nibble of byte i and k = i + 16 in the high one.
+void place_q4_1(const uint8_t* source, uint8_t* target, int64_t column) {
+  std::memcpy(target + column * 2, source, 2);
+  std::memcpy(target + kGroupColumns * 2 + column * 2, source + 2, 2);
+  uint8_t* quants = target + kGroupColumns * 4 + column * 4;
+  for (int64_t i = 0; i < kQuantBlock; ++i) {
+    const int64_t nibble = i < 16 ? source[4 + i] & 15 : source[4 + i - 16] >> 4;
+    const int64_t bit = i % 8 / 2 * 4 + i % 2 * 16;
+    quants[i / 8 * kGroupColumns * 4 + bit / 8] |= static_cast<uint8_t>(nibble << bit % 8);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<uint8_t> HugeArena::allocate(int64_t num_bytes) {
@@ -94,6 +114,33 @@ PackedWeight pack_f32(HugeArena& arena, const float* w, int64_t n, int64_t k, Pa
 PackedWeight pack_bf16(HugeArena& arena, const uint16_t* w, int64_t n, int64_t k) {
   check_size(n, k);
   return pack_halves(arena, w, n, k, [](uint16_t value) { return value; });
+}
+
+int64_t gguf_block_bytes(PackedWeight::Type type) {
+  if (type == PackedWeight::Type::q8_0) return 2 + kQuantBlock;
+  if (type == PackedWeight::Type::q4_1) return 4 + kQuantBlock / 2;
+  throw std::invalid_argument("type: blocks are packed as q8_0 or q4_1");
+}
+
+PackedWeight pack_blocks(HugeArena& arena, const uint8_t* blocks, int64_t n, int64_t k, PackedWeight::Type type) {
+  check_size(n, k);
+  if (k % kQuantBlock != 0) throw std::invalid_argument("k: must be a multiple of 32, is " + std::to_string(k));
+  const int64_t num_blocks = k / kQuantBlock, source_bytes = gguf_block_bytes(type);
+  const int64_t block_bytes = source_bytes * kGroupColumns;
+  PackedWeight weight = make_weight(arena, type, n, k, num_blocks * block_bytes);
+  for (int64_t row = 0; row < n; ++row) {
+    uint8_t* group = weight.memory.get() + row / kGroupColumns * weight.group_bytes;
+    for (int64_t b = 0; b < num_blocks; ++b) {
+      const uint8_t* source = blocks + (row * num_blocks + b) * source_bytes;
+      uint8_t* target = group + b * block_bytes;
+      if (type == PackedWeight::Type::q8_0) {
+        place_q8_0(source, target, row % kGroupColumns);
+      } else {
+        place_q4_1(source, target, row % kGroupColumns);
+      }
+    }
+  }
+  return weight;
 }
 
 }  // namespace headstart

@@ -4,7 +4,9 @@
 // zeros. Inside a group, for each pair of k (an odd k gets a zero partner):
 //   f32          for each k: 16 floats
 //   bf16         for each pair: 16 x (even k, odd k)
-//   q8_0, q4_1   see quantised_layout.h
+//   q8_0         for each block of 32 k: 16 half scales d, then for each pair 16 x (even k, odd k) bytes; w = d * q
+//   q4_1         for each block of 32 k: 16 half scales d, 16 half minima m, then for each 8 k 16 words of 32 bits,
+//                in which k = 8 j + 2 s + odd is the nibble at bit 4 s + 16 odd; w = d * q + m
 // Knows nothing of models. Its memory is advised to lie in huge pages: reading it is what decoding costs.
 #pragma once
 
@@ -52,5 +54,11 @@ PackedWeight pack_f32(HugeArena& arena, const float* w, int64_t n, int64_t k, Pa
 
 // w is row-major [n][k], bf16, and stays as it is.
 PackedWeight pack_bf16(HugeArena& arena, const uint16_t* w, int64_t n, int64_t k);
+
+// blocks is [n][k / 32] blocks as GGUF stores them, 34 bytes for q8_0 and 20 for q4_1; k is a multiple of 32.
+PackedWeight pack_blocks(HugeArena& arena, const uint8_t* blocks, int64_t n, int64_t k, PackedWeight::Type type);
+
+// Bytes of one such block. Throws std::invalid_argument for a type that has none.
+int64_t gguf_block_bytes(PackedWeight::Type type);
 
 }  // namespace headstart

@@ -21,6 +21,7 @@ static constexpr KernelTable make_table(Isa isa) {
   table.gemm_tile_rows = kMaxTileRows;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
+  table.sum_blocks = sum_blocks;
   table.read_memory = read_memory;
   table.multiply_registers = multiply_registers;
   table.attend_unit = attend_unit;
