@@ -237,14 +237,19 @@ static void attend_unit_as(Work work, const QuerySpan* spans) {
   const KvLayer& kv = work.call->kv;
   work.depth = kv.head_dim / Kv::Math::kPerElement;
   find_places(work, spans);
+  TileRows rows[2];
+  find_rows(kv, unit, unit.tile_begin, work.kv_head, &rows[unit.tile_begin % 2]);
+  prefetch_rows(rows[unit.tile_begin % 2], kv.head_dim * Kv::kBytes);
   pack_queries<typename Kv::Math>(work);
   for (int64_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
     const int64_t chunk = tile / kChunkTiles;
     const bool is_chunk_begin = tile % kChunkTiles == 0;
     if (is_chunk_begin || tile == unit.tile_begin) begin_chunk(work, chunk, !is_chunk_begin);
-    TileRows rows;
-    find_rows(kv, unit, tile, work.kv_head, &rows);
-    pack_tile<Kv>(rows, kv.head_dim, work.width, work.keys, work.values);
+    if (tile + 1 < unit.tile_end) {
+      find_rows(kv, unit, tile + 1, work.kv_head, &rows[(tile + 1) % 2]);
+      prefetch_rows(rows[(tile + 1) % 2], kv.head_dim * Kv::kBytes);
+    }
+    pack_tile<Kv>(rows[tile % 2], kv.head_dim, work.width, work.keys, work.values);
     attend_tile<typename Kv::Math>(work, tile);
     if ((tile + 1) % kChunkTiles == 0 || tile + 1 == unit.tile_end) finish_chunk(work, chunk);
   }
