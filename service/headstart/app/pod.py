@@ -84,6 +84,7 @@ class Pod:
             await self._close_rest()
 
     async def _close_rest(self) -> None:
+        gc.unfreeze()  # what was to stay for ever goes now, the kernels' memory in good order too
         self.prompts.close()
         await self.web.stop()
         await self.health_server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -95,6 +96,12 @@ async def test_the_self_test_leaves_nothing_behind() -> None:
         state = await cache_rpc.PrefixCacheStub(channel).GetState(cache_pb.GetStateRequest())
         assert (state.queried_tokens, state.cached_blocks, state.free_blocks) == (0, 0, 49)
         assert pod.engine.mirror.digest.num_hashes == 0
+
+
+async def test_a_pod_that_stopped_keeps_nothing_from_the_collector() -> None:
+    async with _pod():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
 
 
 async def test_a_pod_lives_while_it_loads_and_is_ready_only_after_its_self_test() -> None:
