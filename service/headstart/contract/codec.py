@@ -16,7 +16,7 @@ from headstart.contract.proto import inference_pb2, prefix_cache_pb2
 MIN_LOGPROB = -9999.0
 """What an infinitely unlikely token is reported with, because JSON has no infinities."""
 
-_LOGPROBS_PER_MESSAGE = 1000  # of at most 20 alternatives, some 40 bytes each
+_LOGPROBS_PER_MESSAGE = 21_000  # a token's own and its alternatives', some 40 bytes each
 _IDS_PER_MESSAGE = 100_000  # of at most 5 bytes
 _CONTENT_BYTES_PER_MESSAGE = 512 * 1024
 
@@ -72,11 +72,12 @@ def encode_chunks(
     Only logprobs that are too many for one message follow in others, which nearly never happens.
     """
     chunk = inference_pb2.Chunk(index=index, text=text, token_ids=token_ids)
-    for start in range(0, len(logprobs), _LOGPROBS_PER_MESSAGE):
+    size = _tokens_per_message(logprobs)
+    for start in range(0, len(logprobs), size):
         if start:
             yield inference_pb2.GenerateResponse(chunk=chunk)
             chunk = inference_pb2.Chunk(index=index)
-        part = logprobs[start : start + _LOGPROBS_PER_MESSAGE]
+        part = logprobs[start : start + size]
         chunk.logprobs.extend(_encode_logprobs(entry, token_bytes) for entry in part)
     yield inference_pb2.GenerateResponse(chunk=chunk)
 
@@ -92,8 +93,9 @@ def encode_prompt_logprobs(
     index: int, entries: Sequence[LogprobColumns], *, token_bytes: Callable[[int], bytes]
 ) -> Iterator[inference_pb2.GenerateResponse]:
     """Logprobs of prompt positions, in as many chunks as they need."""
-    for start in range(0, len(entries), _LOGPROBS_PER_MESSAGE):
-        part = [_encode_logprobs(entry, token_bytes) for entry in entries[start : start + _LOGPROBS_PER_MESSAGE]]
+    size = _tokens_per_message(entries)
+    for start in range(0, len(entries), size):
+        part = [_encode_logprobs(entry, token_bytes) for entry in entries[start : start + size]]
         yield inference_pb2.GenerateResponse(chunk=inference_pb2.Chunk(index=index, prompt_logprobs=part))
 
 
@@ -153,6 +155,11 @@ def encode_tokenizer(document: bytes, digest: str) -> Iterator[inference_pb2.Tok
             content=document[start : start + _CONTENT_BYTES_PER_MESSAGE],
             digest=digest if start == starts[-1] else "",
         )
+
+
+def _tokens_per_message(entries: Sequence[LogprobColumns]) -> int:
+    """How many of them keep a message well below a mebibyte."""
+    return max(1, _LOGPROBS_PER_MESSAGE // max((1 + len(entry[2]) for entry in entries), default=1))
 
 
 def _encode_logprobs(entry: LogprobColumns, token_bytes: Callable[[int], bytes]) -> inference_pb2.TokenLogprobs:

@@ -99,6 +99,17 @@ def test_8_000_prompt_logprobs_are_split_into_messages_below_one_mebibyte():
     assert [entry.token_id for message in messages for entry in message.chunk.prompt_logprobs] == list(range(8000))
 
 
+@pytest.mark.parametrize("num_alternatives", [0, 1, 100])
+def test_messages_of_logprobs_stay_small_however_many_alternatives_there_are(num_alternatives):
+    top = (list(range(num_alternatives)), [-2.0] * num_alternatives)
+    entries = [(i % 50_000, -1.0, *top) for i in range(3_000 if num_alternatives else 30_000)]
+    messages = list(codec.encode_prompt_logprobs(0, entries, token_bytes=token_bytes))
+    messages += codec.encode_chunks(0, "", [], logprobs=entries, token_bytes=token_bytes)
+    assert max(message.ByteSize() for message in messages) < ONE_MEBIBYTE
+    assert sum(len(message.chunk.prompt_logprobs) for message in messages) == len(entries)
+    assert sum(len(message.chunk.logprobs) for message in messages) == len(entries)
+
+
 def test_an_echoed_prompt_is_split_into_messages_below_one_mebibyte():
     messages = list(codec.encode_prompt_echo(0, [2**32 - 1] * 300_000))
     assert max(message.ByteSize() for message in messages) < ONE_MEBIBYTE
