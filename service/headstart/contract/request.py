@@ -1,6 +1,6 @@
 """What a request is, for every layer and for the operator: frozen values, already validated.
 
-The codec builds them from the wire; nobody changes them afterwards. A request for `n` choices becomes `n` specs that
+`edge.specs` builds them from the wire; nobody changes them afterwards. A request for `n` choices becomes `n` specs that
 differ in `request_id` and `choice_index` only.
 """
 
