@@ -34,6 +34,7 @@ from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
 
 _CPU_PREFILL_CAP = 128
+_GPU_MEMORY_FRACTION = 0.9
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -120,18 +121,22 @@ def _check_device(model: ServedModel) -> None:
         raise ConfigError(f"device: cuda cannot be used, because {problem}; choose --device cpu")
 
 
+def _memory(device: str) -> int:
+    """Bytes that are free where the weights and the pool will be."""
+    if device != "cuda":
+        return available_memory()
+    from headstart.runner.torch_runner import cuda_free_bytes
+
+    return cuda_free_bytes()
+
+
 def _sizes(settings: Settings, model: ServedModel) -> _Sizes:
     cache = settings.cache
-    if model.device == "cuda" and cache.num_blocks is None and cache.memory_bytes is None:
-        raise ConfigError(
-            "cache.memory_bytes: this build cannot size the pool of a GPU by itself; set it, or cache.num_blocks "
-            "(--num-gpu-blocks-override)"
-        )
     num_blocks = count_blocks(
         num_blocks=cache.num_blocks,
         memory_bytes=cache.memory_bytes,
-        memory_fraction=cache.memory_fraction,
-        available_bytes=max(0, available_memory() - model.weight_bytes),
+        memory_fraction=cache.memory_fraction or (_GPU_MEMORY_FRACTION if model.device == "cuda" else None),
+        available_bytes=max(0, _memory(model.device) - model.weight_bytes),
         block_bytes=model.block_bytes,
     )
     max_len = fit_max_len(

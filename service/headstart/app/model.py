@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,11 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 def _device(wanted: str) -> str:
     if wanted != "auto":
         return wanted
-    return "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+    if not Path("/dev/nvidiactl").exists() or find_spec("torch") is None:
+        return "cpu"
+    from headstart.runner.torch_runner import cuda_problem
+
+    return "cpu" if cuda_problem() else "cuda"
 
 
 def _source_name(source: str) -> str:

@@ -26,6 +26,12 @@ def cuda_problem() -> str:
     return "" if torch.cuda.is_available() else "PyTorch finds no GPU or no driver for it"
 
 
+def cuda_free_bytes() -> int:
+    """Memory of the current GPU that nobody uses."""
+    free, _ = torch.cuda.mem_get_info()
+    return int(free)
+
+
 class TorchForward:
     """`num_blocks` counts usable blocks; the storage has one page more, page 0, which stays zero.
 
