@@ -34,14 +34,14 @@ using TileFn = void (*)(const GemmCall& call, int64_t row, int64_t group, const 
 
 template <typename Weights>
 struct TileTable {
-  TileFn tiles[kMaxTileRows][kMaxTileGroups];
+  TileFn tiles[Weights::kMaxRows][Weights::kMaxGroups];
 
   template <int kRows, int kGroups>
   constexpr void fill() {
     if constexpr (kRows * kGroups <= kTileSize) tiles[kRows - 1][kGroups - 1] = run_tile<Weights, kRows, kGroups>;
-    if constexpr (kGroups < kMaxTileGroups) {
+    if constexpr (kGroups < Weights::kMaxGroups) {
       fill<kRows, kGroups + 1>();
-    } else if constexpr (kRows < kMaxTileRows) {
+    } else if constexpr (kRows < Weights::kMaxRows) {
       fill<kRows + 1, 1>();
     }
   }
@@ -61,8 +61,8 @@ template <typename Weights>
 static void run_range(const GemmCall& call, const GemmRange& range) {
   static constexpr TileTable<Weights> kTable;
   const int64_t num_rows = range.row_end - range.row_begin, num_groups = range.group_end - range.group_begin;
-  const int64_t num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows;
-  const int64_t most_groups = lesser(kMaxTileGroups, kTileSize / part_of(num_rows, num_tiles, 0));
+  const int64_t num_tiles = (num_rows + Weights::kMaxRows - 1) / Weights::kMaxRows;
+  const int64_t most_groups = lesser(Weights::kMaxGroups, kTileSize / part_of(num_rows, num_tiles, 0));
   const int64_t num_blocks = (num_groups + most_groups - 1) / most_groups;
   int64_t group = range.group_begin;
   for (int64_t block = 0; block < num_blocks; ++block) {

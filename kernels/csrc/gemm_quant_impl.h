@@ -30,6 +30,7 @@ using PairWeights = __m512i;
 // Pair kPair of q4_1: a nibble is the number of its bf16 in a table. The index has a fifth bit, which belongs to the
 // next nibble: the table's second half repeats the first.
 struct Q41Pairs {
+  static constexpr int kRowFactor = 1;
   static constexpr int64_t kScaleBytes = kGroupColumns * 4;
 
   static inline __m512i table() {
@@ -46,6 +47,7 @@ struct Q41Pairs {
 };
 
 struct Q80Pairs {
+  static constexpr int kRowFactor = kLanes == 16 ? 2 : 1;
   static constexpr int64_t kScaleBytes = kGroupColumns * 2;
 
   template <int kPair>
@@ -71,6 +73,7 @@ static inline void add_pair(Tile<kRows, kGroups>& block, const uint8_t* quants, 
 using QuantX = float;
 
 struct Q41Pairs {
+  static constexpr int kRowFactor = 1;
   static constexpr int64_t kScaleBytes = kGroupColumns * 4;
 
   template <int kPair, bool kOdd>
@@ -81,6 +84,7 @@ struct Q41Pairs {
 };
 
 struct Q80Pairs {
+  static constexpr int kRowFactor = kLanes == 16 ? 2 : 1;
   static constexpr int64_t kScaleBytes = kGroupColumns * 2;
 
   template <int kPair, bool kOdd>
@@ -90,7 +94,9 @@ struct Q80Pairs {
   }
 
   // kLanes 16-bit words into 32-bit lanes: the even k in the low byte, the odd k above it.
-  static inline vi load_words(const uint8_t* p) { return shift_right<16>(as_int(load_bf16(reinterpret_cast<const uint16_t*>(p)))); }
+  static inline vi load_words(const uint8_t* p) {
+    return shift_right<16>(as_int(load_bf16(reinterpret_cast<const uint16_t*>(p))));
+  }
 };
 
 template <typename Pairs, int kPair, bool kOdd, int kRows, int kGroups>
@@ -135,6 +141,9 @@ static inline void add_scaled(Tile<kRows, kGroups>& sum, const uint8_t* scales, 
 template <typename Pairs, bool kHasMinimum>
 struct QuantWeights {
   using X = QuantX;
+  // Fewer groups than with plain weights, since unpacking takes registers; more rows where it is dear.
+  static constexpr int kMaxRows = kMaxTileRows * Pairs::kRowFactor;
+  static constexpr int kMaxGroups = kHasBf16Dot ? 6 : 3;
 
   template <int kRows, int kGroups>
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,

@@ -83,6 +83,7 @@ static inline void multiply_add(Tile<kRows, kGroups>& tile, const vf* w, const f
 // f32 weights: x is float.
 struct FloatWeights {
   using X = float;
+  static constexpr int kMaxRows = kMaxTileRows, kMaxGroups = kMaxTileGroups;
 
   template <int kRows, int kGroups>
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,
@@ -121,6 +122,7 @@ static inline void dot_add(Tile<kRows, kGroups>& tile, const __m512i* w, const u
 // bf16 weights and bf16 x: one dot instruction per pair of k.
 struct Bf16Weights {
   using X = uint16_t;
+  static constexpr int kMaxRows = kMaxTileRows, kMaxGroups = kMaxTileGroups;
 
   template <int kRows, int kGroups>
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,
@@ -149,6 +151,7 @@ static inline vf odd_of(vi pairs) { return as_float(and_int(pairs, set1_int(stat
 // bf16 weights, widened in registers by a shift (even k) and a mask (odd k); x was widened before.
 struct Bf16Weights {
   using X = float;
+  static constexpr int kMaxRows = kMaxTileRows, kMaxGroups = kMaxTileGroups;
 
   template <int kRows, int kGroups>
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,
