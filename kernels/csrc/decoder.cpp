@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bf16.h"
 #include "gemm.h"
+#include "packed_row.h"
 
 namespace headstart {
 namespace {
@@ -38,19 +38,6 @@ void for_tokens(ThreadPool& pool, int64_t num_tokens, Fn fn) {
     const int64_t end = std::min(num_tokens, (task + 1) * kTokensPerTask);
     for (int64_t token = task * kTokensPerTask; token < end; ++token) fn(token);
   });
-}
-
-// One row of a packed matrix, as float32: the embedding of a token.
-void unpack_row(const PackedWeight& weight, int64_t row, float* out) {
-  const uint8_t* group = weight.group(row / kGroupColumns);
-  const int64_t column = row % kGroupColumns;
-  if (weight.type == PackedWeight::Type::f32) {
-    const float* values = reinterpret_cast<const float*>(group) + column;
-    for (int64_t i = 0; i < weight.k; ++i) out[i] = values[i * kGroupColumns];
-    return;
-  }
-  const uint16_t* values = reinterpret_cast<const uint16_t*>(group) + column * 2;
-  for (int64_t i = 0; i < weight.k; ++i) out[i] = float_of_bf16(values[i / 2 * kGroupColumns * 2 + i % 2]);
 }
 
 }  // namespace
@@ -106,11 +93,23 @@ void Decoder::load(const std::string& name, int64_t layer, const float* values, 
     vector.values->assign(values, values + n);
     return;
   }
+  *matrix_place(name, layer, n, k) =
+      pack_f32(arena_, values, n, k, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
+}
+
+void Decoder::load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,
+                          PackedWeight::Type type) {
+  require(config_.is_bf16, "type: blocks need a decoder that is_bf16");
+  require(layer >= 0 && layer < config_.num_layers, "layer: must lie in [0, num_layers)");
+  *matrix_place(name, layer, n, k) = pack_blocks(arena_, blocks, n, k, type);
+}
+
+PackedWeight* Decoder::matrix_place(const std::string& name, int64_t layer, int64_t n, int64_t k) {
   const MatrixPlace matrix = find_matrix(name, layers_[layer]);
   require(matrix.weight != nullptr, "name: there is no weight " + name);
   require(n == matrix.n && k == matrix.k, "values: " + name + " must be [" + std::to_string(matrix.n) + ", " +
                                               std::to_string(matrix.k) + "]");
-  *matrix.weight = pack_f32(arena_, values, n, k, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
+  return matrix.weight;
 }
 
 void Decoder::check_complete() const {

@@ -34,7 +34,7 @@ struct DecoderConfig {
   int64_t page_size;
   int64_t max_positions;
   float rms_norm_eps;
-  bool is_bf16;  // weights and K/V; float32 otherwise
+  bool is_bf16;  // weights (but for those loaded as blocks), inputs of products and K/V; float32 otherwise
 };
 
 class Decoder {
@@ -48,6 +48,10 @@ class Decoder {
   // Vectors: input_norm, post_norm, and where the model has them qkv_bias, out_bias, q_norm, k_norm; final_norm.
   // Throws std::invalid_argument for an unknown name or another shape than the config's.
   void load(const std::string& name, int64_t layer, const float* values, int64_t n, int64_t k);
+
+  // A matrix as GGUF stores it, in blocks of q8_0 or q4_1 along k, kept so: is_bf16 decoders only.
+  void load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,
+                   PackedWeight::Type type);
 
   // Throws std::invalid_argument that names what is missing. Called once, before the first step.
   void check_complete() const;
@@ -78,6 +82,7 @@ class Decoder {
 
   MatrixPlace find_matrix(const std::string& name, Layer& layer);
   VectorPlace find_vector(const std::string& name, Layer& layer);
+  PackedWeight* matrix_place(const std::string& name, int64_t layer, int64_t n, int64_t k);
   void reserve(int64_t num_tokens);
   void embed(const Step& step);
   void attend(int64_t layer, const Step& step, const AttentionPlan& plan);
