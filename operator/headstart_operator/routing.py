@@ -18,10 +18,11 @@ from headstart_operator.view import PodView
 
 
 class Routing:
-    """`clock` is in seconds, for the age of placements only."""
+    """`clock` is in seconds and never goes back."""
 
     def __init__(self, *, policy: Policy, clock: Callable[[], float]) -> None:
         self._policy = policy
+        self._clock = clock
         self._usage: dict[GroupKey, PoolUsage] = {}
         self._turn = 0
         self.index = PrefixIndex()
@@ -31,12 +32,14 @@ class Routing:
         """Views of one group, best first. `matched`, `turn` and the pool's means are filled in here."""
         if not views:
             return []
-        usage = self._usage.get(views[0].group) or PoolUsage()
+        usage = self._usage_of(views[0].group)
         filled = replace(
             query,
             matched=self.index.match(query.hashes),
             mean_output_tokens=usage.mean_output_tokens,
             hit_ratio=usage.hit_ratio,
+            arrivals_per_s=usage.arrivals_per_s / len(views),
+            utilization=usage.work_per_s / len(views),
             turn=self._turn,
         )
         return rank(filled, views, self._policy)
@@ -45,6 +48,7 @@ class Routing:
         """A request goes to this pod under this id. Raises ValueError for an id that is in use."""
         view = ranked.view
         self._turn += 1
+        self._usage_of(view.group).arrive(self._clock(), ranked.prefill_s)
         self.placements.add(
             request_id,
             view.key,
@@ -59,5 +63,8 @@ class Routing:
         """The request ended there. `prompt_tokens` is 0 when nothing is to be learnt from it, as after a failure."""
         self.placements.end(request_id)
         if prompt_tokens:
-            usage = self._usage.setdefault(view.group, PoolUsage())
+            usage = self._usage_of(view.group)
             usage.observe(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+
+    def _usage_of(self, group: GroupKey) -> PoolUsage:
+        return self._usage.setdefault(group, PoolUsage())

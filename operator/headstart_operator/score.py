@@ -2,11 +2,18 @@
 
     queue    = (the pod's pending prefill + our own placements that it has not confirmed) / prefill rate
     prefill  = (prompt - hit) / prefill rate
-    decode   = min(max_tokens, mean output) x step time x (running + 1) / max(running, 1)
-    eviction = tokens that it must evict x the pool's hit ratio / prefill rate
+    decode   = min(max_tokens, mean output) x the pod's decode step
+    eviction = tokens that it must evict x h / (1 - h) / prefill rate
+    behind   = (prefill + eviction) x a x (queue + prefill) / (1 - u)
 
-The least sum wins. Sums that differ by less than one block's prefill are a tie, and ties go by rendezvous of the first
-block that no candidate holds, so that a cold prefix has one home however many routers there are.
+The least sum wins. `h` is the pool's hit ratio: an evicted block is asked for again with that chance, and then evicts
+another one in turn. `behind` is what the work costs those who come later: in an M/G/1 queue work that is added delays
+everyone who arrives before the queue is next empty, and at `a` arrivals a second and a utilization of `u` that takes
+(queue + prefill) / (1 - u). Without it each request would leave its prefix for a pod that is a little less busy, and
+the work of computing it again would make all of them wait.
+
+Sums that differ by less than one block's prefill are a tie, and ties go by rendezvous of the first block that no
+candidate holds, so that a cold prefix has one home however many routers there are.
 """
 
 from __future__ import annotations
@@ -23,6 +30,9 @@ from headstart_operator.identity import PodKey
 from headstart_operator.view import PodView
 
 _UNMEASURED_TOKENS_PER_S = 1000.0
+_MAX_SHARE = 0.95
+"""Of hit ratio and utilization: their formulas have no value at 1."""
+
 _MASK = (1 << 64) - 1
 
 
@@ -39,6 +49,7 @@ class Query:
     """A prompt to place. All its known tokens count as prompt, those of earlier attempts too.
 
     `hashes` are those of its full blocks, as they travel on the wire; `matched` is what the index found of them.
+    `arrivals_per_s` is per pod, `utilization` the share of the time that pods spend on prefill.
     `tie_key` decides ties of prompts without a full block, and `turn` counts requests for round robin. Pods of another
     `numerics_id`, when one is given, come last: a continuation there may give another text.
     """
@@ -49,6 +60,8 @@ class Query:
     matched: Mapping[PodKey, int] = field(default_factory=dict)
     mean_output_tokens: float = 128.0
     hit_ratio: float = 0.5
+    arrivals_per_s: float = 0.0
+    utilization: float = 0.0
     reads_cache: bool = True
     numerics_id: str = ""
     tie_key: int = 0
@@ -65,29 +78,30 @@ class Ranked(NamedTuple):
     prefill_s: float
     decode_s: float
     eviction_s: float
+    behind_s: float
 
     @property
     def work_s(self) -> float:
-        """All but the queue."""
-        return self.prefill_s + self.decode_s + self.eviction_s
+        """What the request itself takes there once it is its turn."""
+        return self.prefill_s + self.decode_s
 
     @property
     def cost_s(self) -> float:
-        return self.queue_s + self.prefill_s + self.decode_s + self.eviction_s
+        return self.queue_s + self.prefill_s + self.decode_s + self.eviction_s + self.behind_s
 
 
 def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX) -> list[Ranked]:
     """All views, the best first. Views of one group only: others tokenize and hash otherwise."""
     if not views:
         return []
-    usual_rate = _usual_rate(views)
-    ranked = [_price(query, view, view.load.prefill_tokens_per_s or usual_rate) for view in views]
+    rates = _rates(views)
+    ranked = [_price(query, view, rates[view.numerics_id]) for view in views]
     if policy is Policy.ROUND_ROBIN:
         ranked = _rotated(query, ranked)
     elif policy is Policy.LEAST_LOADED:
         ranked = sorted(_rotated(query, ranked), key=lambda each: _busyness(each.view))
     else:
-        ranked = _by_cost(query, ranked, tie_s=min(view.block_size for view in views) / usual_rate)
+        ranked = _by_cost(query, ranked, tie_s=views[0].block_size / max(rates.values()))
     if query.numerics_id:
         ranked.sort(key=lambda each: each.view.numerics_id != query.numerics_id)
     return ranked
@@ -98,17 +112,22 @@ def _price(query: Query, view: PodView, rate: float) -> Ranked:
     matched_blocks = query.matched.get(view.key, 0) if query.reads_cache else 0
     hit_tokens = hit_length(matched_blocks, query.prompt_tokens, view.block_size)
     output_tokens = min(float(query.max_tokens), query.mean_output_tokens)
-    running = load.running + load.waiting + view.num_pending
     needed_blocks = (query.prompt_tokens + output_tokens) / view.block_size - matched_blocks
     evicted_blocks = max(0.0, needed_blocks - max(0, load.free_blocks - view.pending_blocks))
+    hit_ratio = min(query.hit_ratio, _MAX_SHARE)
+    queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
+    prefill_s = (query.prompt_tokens - hit_tokens) / rate
+    eviction_s = evicted_blocks * view.block_size * hit_ratio / (1.0 - hit_ratio) / rate
+    num_behind = query.arrivals_per_s * (queue_s + prefill_s) / (1.0 - min(query.utilization, _MAX_SHARE))
     return Ranked(
         view,
         matched_blocks,
         hit_tokens,
-        (load.pending_prefill_tokens + view.pending_tokens) / rate,
-        (query.prompt_tokens - hit_tokens) / rate,
-        output_tokens * load.decode_step_s * (running + 1) / max(running, 1),
-        evicted_blocks * view.block_size * query.hit_ratio / rate,
+        queue_s,
+        prefill_s,
+        output_tokens * load.decode_step_s,
+        eviction_s,
+        (prefill_s + eviction_s) * num_behind,
     )
 
 
@@ -136,10 +155,17 @@ def _weight(block: int, uid: str) -> int:
     return int.from_bytes(blake2b((block & _MASK).to_bytes(8, "big") + uid.encode(), digest_size=8).digest(), "big")
 
 
-def _usual_rate(views: Sequence[PodView]) -> float:
-    """What a pod that has not measured itself is taken for: the mean of the others."""
-    rates = [view.load.prefill_tokens_per_s for view in views if view.load.prefill_tokens_per_s > 0.0]
-    return sum(rates) / len(rates) if rates else _UNMEASURED_TOKENS_PER_S
+def _rates(views: Sequence[PodView]) -> dict[str, float]:
+    """Prefill tokens/s of each kind of pod: the best that any of the kind has shown.
+
+    What a pod measures of itself is too low while its steps are small: after its self-test, or when nearly all is
+    cached. Taken at its word it would get no long prompt, and never learn better.
+    """
+    rates: dict[str, float] = {}
+    for view in views:
+        rates[view.numerics_id] = max(rates.get(view.numerics_id, 0.0), view.load.prefill_tokens_per_s)
+    usual = max(rates.values()) or _UNMEASURED_TOKENS_PER_S
+    return {kind: rate or usual for kind, rate in rates.items()}
 
 
 def _rotated(query: Query, ranked: list[Ranked]) -> list[Ranked]:

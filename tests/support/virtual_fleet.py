@@ -14,7 +14,7 @@ from headstart.cache.log import EventLog
 from headstart.cache.manager import BlockManager
 from headstart.cache.pool import BlockPool
 from headstart.contract.codec import LoadFields
-from headstart.contract.events import Cleared, Stored
+from headstart.contract.events import Cleared, EventBatch, Stored
 from headstart.contract.prefix import block_hashes, wire_hash
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import StepOutput, StepPlan
@@ -104,9 +104,8 @@ class VirtualPod:
         self.plan: StepPlan | None = None
         self.log = EventLog()
         self.key = PodKey(self.name, str(self.version))
-        manager = BlockManager(
-            BlockPool(self.shape.num_blocks, self.log), block_size=self.shape.block_size, root=ROOT
-        )
+        self.pool = BlockPool(self.shape.num_blocks, self.log)
+        manager = BlockManager(self.pool, block_size=self.shape.block_size, root=ROOT)
         self.scheduler = Scheduler(manager, self.shape.limits, clock=self.clock)
         self.rates = StepRates()
         self.accepted: list[str] = []
@@ -128,7 +127,8 @@ class VirtualPod:
         sampled = [[self.tokens.randrange(1 << 30, 1 << 31)] if does else [] for does in plan.samples]
         updates = self.scheduler.commit(plan, StepOutput(sampled))
         ended = {name: stats.cached_tokens for name, (_, stats) in updates.finished.items()}
-        return updates.request_ids, ended
+        sampled_ids = [name for name, new in zip(updates.request_ids, updates.new_tokens, strict=True) if new]
+        return sampled_ids, ended
 
     def load(self) -> LoadFields:
         stats = self.scheduler.stats
@@ -151,7 +151,12 @@ class VirtualFleet:
     """`policy` decides, or `partition` when it is given: group -> pod, whatever is cached or busy."""
 
     def __init__(
-        self, num_pods: int, shape: Shape, *, policy: Policy = Policy.PREFIX, partition: Callable[[int], int] | None = None
+        self,
+        num_pods: int,
+        shape: Shape,
+        *,
+        policy: Policy = Policy.PREFIX,
+        partition: Callable[[int], int] | None = None,
     ) -> None:
         self.now_s = 0.0
         self.shape = shape
@@ -169,11 +174,16 @@ class VirtualFleet:
             self._warm_up(pod)
 
     def restart_router(self) -> None:
-        """A new router knows what the pods tell it in their snapshots, and none of the old one's placements."""
+        """A new router knows what the pods tell it in their snapshots; clients send again what the old one was at."""
         self.routing = Routing(policy=self.policy, clock=lambda: self.now_s)
+        placed, self._placed = self._placed, {}
         for pod in self.pods:
             if pod.is_up:
                 self._snapshot(pod)
+                for request_id in placed:
+                    pod.scheduler.abort(request_id)
+        for number, arrival, _, _ in placed.values():
+            self._route(number, arrival)
 
     def at(self, at_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (at_s, next(self._numbers), act))
@@ -204,6 +214,7 @@ class VirtualFleet:
 
     def revive(self, pod: VirtualPod) -> None:
         """Another process at the same place."""
+        pod.is_draining = False
         pod.restart()
         self._warm_up(pod)
         self._snapshot(pod)
@@ -212,6 +223,11 @@ class VirtualFleet:
         """It says so in its next heartbeat, ends what it has, and takes nothing new."""
         pod.is_draining = True
         self.loads[pod.key] = self.loads[pod.key]._replace(draining=True)
+
+    def replace(self, pod: VirtualPod) -> None:
+        """Its drain is over: what is left there ends, and another process takes its place."""
+        self.kill(pod)
+        self.revive(pod)
 
     # ---- the way of a request
 
@@ -244,7 +260,9 @@ class VirtualFleet:
             return
         digests = block_hashes(ROOT, arrival.prompt, self.shape.block_size)
         query = Query(
-            prompt_tokens=len(arrival.prompt), max_tokens=arrival.max_tokens, hashes=[wire_hash(each) for each in digests]
+            prompt_tokens=len(arrival.prompt),
+            max_tokens=arrival.max_tokens,
+            hashes=[wire_hash(each) for each in digests],
         )
         self.routing.placements.expire()
         ranked = self.routing.rank(query, views)
@@ -278,11 +296,14 @@ class VirtualFleet:
     def _end_step(self, pod: VirtualPod) -> None:
         sampled, ended = pod.end_step()
         batch, load = pod.log.seal(), pod.load()
-        self._later(pod, HOP_S, lambda: self._hear(pod, batch.events if batch else (), load, sampled, ended))
+        self._later(pod, HOP_S, lambda: self._hear(pod, batch, load, sampled, ended))
         self._step(pod)
 
-    def _hear(self, pod: VirtualPod, events: Sequence[object], load: LoadFields, sampled: list[str], ended: dict[str, int]) -> None:
-        self.routing.index.apply(pod.key, events)  # type: ignore[arg-type]
+    def _hear(
+        self, pod: VirtualPod, batch: EventBatch | None, load: LoadFields, sampled: list[str], ended: dict[str, int]
+    ) -> None:
+        if batch is not None:
+            self.routing.index.apply(pod.key, batch.events)
         self.loads[pod.key] = load._replace(draining=pod.is_draining)
         for request_id in load.accepted:
             self.routing.placements.accept(request_id)
@@ -318,14 +339,18 @@ class VirtualFleet:
         self.at(self.now_s + delay_s, still)
 
     def _snapshot(self, pod: VirtualPod) -> None:
-        pool = pod.scheduler._manager.pool  # noqa: SLF001
-        self.routing.index.apply(pod.key, [Cleared(), *(Stored(wire_hash(each), 0) for each in pool.cached_hashes())])
-        self.loads[pod.key] = pod.load() if pod.key not in self.loads else self.loads[pod.key]
+        held = (Stored(wire_hash(digest), 0) for digest in pod.pool.cached_hashes())
+        self.routing.index.apply(pod.key, [Cleared(), *held])
 
     def _warm_up(self, pod: VirtualPod) -> None:
         """The self-test, as a pod does before it is ready: it measures its own prefill rate."""
         pod.scheduler.add(
-            GenerateSpec(request_id="warm-up", prompt_token_ids=(1,) * (self.shape.block_size - 1 or 1), max_tokens=1, prompt_logprobs=0)
+            GenerateSpec(
+                request_id="warm-up",
+                prompt_token_ids=(1,) * (self.shape.block_size - 1 or 1),
+                max_tokens=1,
+                prompt_logprobs=0,
+            )
         )
         pod.begin_step()
         pod.end_step()
@@ -345,7 +370,7 @@ def shared_prefix_traffic(
     seed: int,
     start_s: float = 0.0,
 ) -> list[Arrival]:
-    """Poisson arrivals of `rate` a second; each has the prefix of its group, drawn by weight, and a suffix of its own."""
+    """Poisson arrivals, `rate` a second: each has the prefix of its group, drawn by weight, and its own suffix."""
     source = random.Random(seed)
     prefixes = [tuple(source.randrange(1 << 29) for _ in range(prefix_tokens)) for _ in weights]
     arrivals, at_s = [], start_s
