@@ -66,9 +66,9 @@ def test_r_a_killed_pod_comes_back_empty_and_nobody_expects_anything_of_it() -> 
     late = [outcome for arrival, outcome in pairs if arrival.at_s >= 5.0 and outcome.pod == victim.name]
     assert len(late) >= 20
     assert late[0].predicted_tokens == 0
-    assert sum(each.predicted_tokens - each.cached_tokens for each in late) <= 0.03 * sum(
-        each.cached_tokens for each in late
-    )
+    predicted = sum(each.predicted_tokens for each in late)
+    actual = sum(each.cached_tokens for each in late)
+    assert abs(predicted - actual) <= 0.05 * actual
 
 
 def test_s_a_new_router_knows_at_once_what_the_old_one_knew(undisturbed: Report) -> None:

@@ -1,0 +1,125 @@
+"""What a prompt costs on each pod, term by term, and who comes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from headstart_operator.identity import GroupKey, PodKey
+from headstart_operator.score import Policy, Query, Ranked, rank
+from headstart_operator.view import NO_LOAD, PodView
+
+
+def view(name: str, **load: Any) -> PodView:
+    """An idle, empty pod of 1,000 tokens/s with 100 blocks, but for what is given of its load."""
+    own = {
+        key: load.pop(key) for key in ("num_in_flight", "num_pending", "pending_tokens", "numerics_id") if key in load
+    }
+    return PodView(
+        key=PodKey(name, "e"),
+        name=name,
+        address=name,
+        group=GroupKey("m", "t", "r"),
+        block_size=16,
+        capacity_blocks=100,
+        max_num_seqs=8,
+        load=NO_LOAD._replace(**({"prefill_tokens_per_s": 1000.0, "free_blocks": 100} | load)),
+        **({"numerics_id": ""} | own),
+    )
+
+
+def query(prompt_tokens: int = 160, **fields: Any) -> Query:
+    defaults: dict[str, Any] = {"max_tokens": 0, "hashes": range(1, 1 + prompt_tokens // 16), "hit_ratio": 0.5}
+    return Query(prompt_tokens=prompt_tokens, **(defaults | fields))
+
+
+def held(**blocks: int) -> dict[PodKey, int]:
+    return {PodKey(name, "e"): count for name, count in blocks.items()}
+
+
+def names(ranked: list[Ranked]) -> list[str]:
+    return [each.view.name for each in ranked]
+
+
+def test_the_pod_that_holds_the_prefix_is_first_and_the_hit_never_covers_the_last_token() -> None:
+    best, other = rank(query(matched=held(b=10)), [view("a"), view("b")])
+    assert (best.view.name, best.matched_blocks, best.predicted_cached_tokens) == ("b", 10, 159)
+    assert (best.prefill_s, other.prefill_s) == (0.001, 0.16)
+
+
+def test_a_queue_that_outlasts_the_recomputation_sends_a_request_elsewhere() -> None:
+    matched = held(a=10)
+    assert names(rank(query(matched=matched), [view("a", pending_prefill_tokens=100), view("b")]))[0] == "a"
+    assert names(rank(query(matched=matched), [view("a", pending_prefill_tokens=200), view("b")]))[0] == "b"
+    assert names(rank(query(matched=matched), [view("a", pending_tokens=200), view("b")]))[0] == "b"
+
+
+def test_recomputing_counts_for_more_when_many_come_behind() -> None:
+    matched, views = held(a=10), [view("a", pending_prefill_tokens=200), view("b")]
+    assert names(rank(query(matched=matched), views))[0] == "b"
+    crowded = query(matched=matched, arrivals_per_s=10.0, utilization=0.5)
+    (elsewhere,) = [each for each in rank(crowded, views) if each.view.name == "b"]
+    assert elsewhere.behind_s == pytest.approx(0.16 * 10.0 * 0.16 / 0.5)
+    assert names(rank(crowded, views))[0] == "a"
+
+
+def test_evicting_costs_what_it_will_cost_to_compute_it_again_and_again() -> None:
+    full, roomy = rank(query(hit_ratio=0.75), [view("full", free_blocks=4), view("roomy")])[::-1]
+    assert (full.view.name, roomy.eviction_s) == ("full", 0.0)
+    assert full.eviction_s == pytest.approx(6 * 16 * 3.0 / 1000)
+
+
+def test_the_time_of_its_output_counts_as_far_as_it_is_likely_to_write() -> None:
+    slow = view("slow", decode_step_s=0.02)
+    assert rank(query(max_tokens=1000, mean_output_tokens=50.0), [slow])[0].decode_s == pytest.approx(1.0)
+    assert rank(query(max_tokens=10, mean_output_tokens=50.0), [slow])[0].decode_s == pytest.approx(0.2)
+
+
+def test_a_cold_prefix_has_one_home_and_different_prefixes_spread_evenly() -> None:
+    views = [view(name) for name in "abcd"]
+    homes = Counter()
+    for first in range(0, 4000, 10):
+        asked = query(hashes=range(first, first + 10))
+        (home, *_), (again, *_) = names(rank(asked, views)), names(rank(asked, views[::-1]))
+        assert home == again
+        homes[home] += 1
+    assert min(homes.values()) >= 70
+
+
+def test_chats_that_share_their_first_block_still_spread() -> None:
+    views = [view(name) for name in "abcd"]
+    matched = held(a=1, b=1, c=1, d=1)
+    homes = {names(rank(query(hashes=[7, *range(n, n + 9)], matched=matched), views))[0] for n in range(0, 300, 10)}
+    assert homes == set("abcd")
+
+
+def test_a_pod_that_has_only_done_its_self_test_is_taken_for_as_fast_as_its_kind() -> None:
+    fresh = view("fresh", prefill_tokens_per_s=100.0)
+    assert rank(query(), [fresh, view("a")])[1].prefill_s == rank(query(), [fresh, view("a")])[0].prefill_s
+    other_kind = view("slow", prefill_tokens_per_s=100.0, numerics_id="other")
+    assert names(rank(query(), [other_kind, view("a")])) == ["a", "slow"]
+    assert rank(query(), [view("a", prefill_tokens_per_s=0.0)])[0].prefill_s > 0
+
+
+def test_who_may_not_read_the_cache_is_sent_to_the_idlest() -> None:
+    asked = query(matched=held(a=10), reads_cache=False)
+    best, busy = rank(asked, [view("a", pending_prefill_tokens=50), view("b")])
+    assert (best.view.name, busy.matched_blocks, busy.predicted_cached_tokens) == ("b", 0, 0)
+
+
+def test_a_continuation_prefers_the_numerics_that_it_began_with() -> None:
+    views = [view("a", numerics_id="x"), view("b", numerics_id="y", pending_prefill_tokens=5000)]
+    assert names(rank(query(numerics_id="y"), views)) == ["b", "a"]
+
+
+def test_round_robin_takes_turns_and_least_loaded_counts_requests() -> None:
+    views = [view("a"), view("b"), view("c")]
+    assert [names(rank(query(turn=turn), views, Policy.ROUND_ROBIN))[0] for turn in range(4)] == list("abca")
+    loaded = [view("a", running=3), view("b", waiting=1, num_pending=1), replace(view("c"), num_in_flight=1)]
+    assert names(rank(query(), loaded, Policy.LEAST_LOADED)) == ["c", "b", "a"]
+
+
+def test_no_pod_is_no_answer() -> None:
+    assert rank(query(), []) == []
