@@ -96,7 +96,7 @@ void bind_decoder(nb::module_& m) {
         require(row_bytes % block_bytes == 0, "rows: must hold whole blocks");
         nb::gil_scoped_release release;
         self.load_blocks(name, layer, rows.data(), rows.shape(0), row_bytes / block_bytes * kQuantBlock, packed_type);
-      }, "name"_a, "layer"_a, "rows"_a, "type"_a)
+      }, "name"_a, "layer"_a, "rows"_a, "block_type"_a)
       .def("check_complete", &Decoder::check_complete)
       .def("kv_layer", &kv_layer, "layer"_a)
       .def("step", &decoder_step, nb::kw_only(), "token_ids"_a, "positions"_a, "slots"_a, "qo_indptr"_a,

@@ -59,8 +59,11 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     served_name: str | None = _option(
         None, "--served-model-name", "The name that requests use; by default the source's.", min_length=1
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = _option(
-        "auto", "--dtype", "Of weights and KV. auto: bfloat16, but float32 for the reference on a CPU."
+    dtype: Literal["auto", "float32", "bfloat16", "quantized"] = _option(
+        "auto",
+        "--dtype",
+        "Of weights and KV. auto: bfloat16, but float32 for the reference on a CPU. quantized: bfloat16, but a GGUF "
+        "file's Q8_0 and Q4_1 weights stay as they are (native only).",
     )
     max_len: int | None = _option(
         None,

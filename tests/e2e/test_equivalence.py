@@ -29,7 +29,7 @@ SEEDED = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=1234)
 PENALISED = SamplingParams(temperature=0.7, seed=5, repetition_penalty=1.3, frequency_penalty=0.4)
 
 
-@pytest.fixture(scope="module", params=["reference float32", "native float32", "native bfloat16"])
+@pytest.fixture(scope="module", params=["reference float32", "native float32", "native bfloat16", "native quantized"])
 def forward(request: pytest.FixtureRequest) -> Forward:
     backend, dtype = request.param.split()
     make = {"reference": TorchForward, "native": NativeForward}[backend]

@@ -75,6 +75,14 @@ class GgufFile:
         stored = self._tensors[name]
         kind, raw = self._raw(name, stored)
         values = kind.unpack(raw).reshape(stored.shape)
+        return self._in_order(name, values)
+
+    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
+        """The rows of a matrix as they are stored, in Hugging Face's order: [rows, bytes of a row], to be read only."""
+        stored = self._tensors[name]
+        return self._in_order(name, self._raw(name, stored)[1].reshape(stored.shape[0], -1))
+
+    def _in_order(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         num_heads = self._interleaved.get(name.removeprefix("model.layers.").partition(".")[2].rpartition(".")[0])
         return values if num_heads is None else _rows_by_half(values, num_heads)
 
@@ -88,7 +96,7 @@ class GgufFile:
         return kind, self._content[stored.start : stored.start + num_bytes].reshape(-1, kind.block_bytes)
 
 
-def _rows_by_half(values: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+def _rows_by_half(values: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
     """Rows (head, pair, side of the pair), as llama.cpp wants them, to (head, side, pair)."""
     pairs = values.reshape(num_heads, -1, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from headstart.model.config import ModelConfig
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "quantized": 2}
+"""Of a number in the KV storage, by the dtype of the model. Quantised weights go with bfloat16."""
 
 
 def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of `block_size` tokens' keys and values over all layers. `dtype` is "float32" or "bfloat16"."""
+    """Bytes of `block_size` tokens' keys and values over all layers. `dtype` is a key of DTYPE_BYTES."""
     values_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
     return values_per_token * block_size * DTYPE_BYTES[dtype]
 

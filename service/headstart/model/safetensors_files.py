@@ -54,6 +54,10 @@ class SafetensorsFiles:
         """The first bytes of the tensor as they are stored."""
         return self._entries[name].raw[:num_bytes].tobytes()
 
+    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
+        """Raises ModelError: this format has no blocks."""
+        raise ModelError(f"tensor {name} is not stored in blocks")
+
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor in float32; exact for all stored types."""
         shape, dtype, raw = self._entries[name]

@@ -39,6 +39,7 @@ class TensorFile(Protocol):
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
     def dtype(self, name: str) -> str: ...
     def head_bytes(self, name: str, num_bytes: int) -> bytes: ...
+    def blocks(self, name: str) -> npt.NDArray[np.uint8]: ...
     def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
 
 
@@ -71,6 +72,14 @@ class Checkpoint:
         if name not in self.tensor_names:
             raise ModelError(f"tensor {name} is not part of this model")
         return self._file.tensor(name)
+
+    def stored_type(self, name: str) -> str:
+        """How one of `tensor_names` is stored, in the words of the file's format ("BF16", "Q4_1")."""
+        return self._file.dtype(name)
+
+    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
+        """A matrix of a quantised `stored_type` as it is stored, uint8 [rows, bytes of a row]."""
+        return self._file.blocks(name)
 
     def _hash(self, shapes: dict[str, tuple[int, ...]]) -> str:
         description = json.dumps(dataclasses.asdict(self.config), sort_keys=True)

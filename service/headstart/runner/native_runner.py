@@ -37,6 +37,9 @@ _SIZES = (
 _NUM_READERS = 2
 """Threads that read tensors from the file and unpack them, and so the parts that are held in float32 at most."""
 
+_BLOCK_TYPES = {"Q8_0": "q8_0", "Q4_1": "q4_1"}
+"""Stored types that the decoder computes with as they are, and its names for them."""
+
 
 class Cpu(NamedTuple):
     """What to use of the machine."""
@@ -61,8 +64,9 @@ class _Part(NamedTuple):
 class NativeForward:
     """`num_blocks` counts usable blocks; the storage has one page more, page 0, which stays zero.
 
-    `dtype` is "float32" or "bfloat16", for weights and K/V alike: the residual stream, norms, softmax and logits are
-    float32 in both. Raises ModelError for another dtype, ValueError for an instruction set that is not there.
+    `dtype` is "float32" or "bfloat16", for weights and K/V alike, or "quantized": as bfloat16, but matrices that the
+    file stores as Q8_0 or Q4_1 stay so. The residual stream, norms, softmax and logits are float32 in all of them.
+    Raises ModelError for another dtype, ValueError for an instruction set that is not there.
     """
 
     def __init__(
@@ -86,14 +90,14 @@ class NativeForward:
             sizes={name: getattr(config, name) for name in _SIZES}
             | {"num_pages": num_blocks + 1, "page_size": block_size},
             rms_norm_eps=config.rms_norm_eps,
-            is_bf16=dtype == "bfloat16",
+            is_bf16=dtype != "float32",
             cos=cos,
             sin=sin,
             num_threads=cpu.num_threads,
             isa=cpu.isa,
         )
         self._num_layers = config.num_layers
-        _load_weights(self._decoder, checkpoint, progress)
+        _load_weights(self._decoder, _Source(checkpoint, keeps_blocks=dtype == "quantized"), progress)
 
     @property
     def kv_layers(self) -> list[npt.NDArray[Any]]:
@@ -124,32 +128,52 @@ class NativeForward:
         return logits
 
 
-def _load_weights(decoder: Decoder, checkpoint: Checkpoint, progress: Progress) -> None:
+class _Values(NamedTuple):
+    """A part, float32, or blocks of `block_type` when that is not empty."""
+
+    part: _Part
+    array: npt.NDArray[Any]
+    block_type: str
+
+
+class _Source:
+    """Reads parts from a checkpoint. With `keeps_blocks`, those that are stored in blocks throughout stay so."""
+
+    def __init__(self, checkpoint: Checkpoint, *, keeps_blocks: bool) -> None:
+        self._checkpoint = checkpoint
+        self._block_types = _BLOCK_TYPES if keeps_blocks else {}
+        self.num_tensors = len(checkpoint.tensor_names)
+
+    def read_ahead(self, readers: Executor) -> Iterator[_Values]:
+        """All parts in order; while one is in use, the readers unpack the next few."""
+        waiting: deque[Future[_Values]] = deque()
+        for part in _parts(self._checkpoint.config):
+            waiting.append(readers.submit(self._read, part))
+            if len(waiting) > _NUM_READERS:
+                yield waiting.popleft().result()
+        for values in waiting:
+            yield values.result()
+
+    def _read(self, part: _Part) -> _Values:
+        types = {self._checkpoint.stored_type(name) for name in part.sources}
+        block_type = self._block_types.get(types.pop(), "") if len(types) == 1 else ""
+        read = self._checkpoint.blocks if block_type else self._checkpoint.tensor
+        arrays = [read(name) for name in part.sources]
+        return _Values(part, arrays[0] if len(arrays) == 1 else np.concatenate(arrays), block_type)
+
+
+def _load_weights(decoder: Decoder, source: _Source, progress: Progress) -> None:
     """Give the decoder every tensor, part after part, so that no second copy of the model is ever held."""
     done = 0
     with ThreadPoolExecutor(_NUM_READERS, "read-weights") as readers:
-        for part, values in _read_ahead(readers, checkpoint):
-            decoder.load(part.name, part.layer, values)
+        for part, array, block_type in source.read_ahead(readers):
+            if block_type:
+                decoder.load_blocks(part.name, part.layer, array, block_type)
+            else:
+                decoder.load(part.name, part.layer, array)
             done += len(part.sources)
-            progress("load weights", done / len(checkpoint.tensor_names))
+            progress("load weights", done / source.num_tensors)
     decoder.check_complete()
-
-
-def _read_ahead(readers: Executor, checkpoint: Checkpoint) -> Iterator[tuple[_Part, npt.NDArray[np.float32]]]:
-    """All parts in order; while one is in use, the readers unpack the next few."""
-    waiting: deque[tuple[_Part, Future[npt.NDArray[np.float32]]]] = deque()
-    for part in _parts(checkpoint.config):
-        waiting.append((part, readers.submit(_read, checkpoint, part)))
-        if len(waiting) > _NUM_READERS:
-            first, values = waiting.popleft()
-            yield first, values.result()
-    for first, values in waiting:
-        yield first, values.result()
-
-
-def _read(checkpoint: Checkpoint, part: _Part) -> npt.NDArray[np.float32]:
-    tensors = [checkpoint.tensor(name) for name in part.sources]
-    return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
 
 
 def _parts(config: ModelConfig) -> Iterator[_Part]:

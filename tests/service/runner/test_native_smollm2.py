@@ -69,10 +69,11 @@ def log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-def test_bfloat16_stays_near_float32_at_every_position(
-    checkpoint: Checkpoint, texts: list[list[int]], expected: list[np.ndarray[Any, Any]]
+@pytest.mark.parametrize("dtype", ["bfloat16", "quantized"])
+def test_shorter_types_stay_near_float32_at_every_position(
+    checkpoint: Checkpoint, texts: list[list[int]], expected: list[np.ndarray[Any, Any]], dtype: str
 ) -> None:
-    forward = NativeForward(checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK)
+    forward = NativeForward(checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK, dtype=dtype)
     rows = [(row, text[:-1]) for row, text in zip(sequences(), texts, strict=True)]
     divergences, agreements = [], []
     for logits, exact in zip(run_step(forward, rows), expected, strict=True):
