@@ -1,0 +1,43 @@
+"""Pods that answer bit for bit alike say so by one name."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+from headstart.app.model import open_model
+from headstart.app.numerics import numerics_id
+from headstart.config import load_settings
+from headstart.errors import ConfigError
+from headstart_kernels._native import active_isa
+
+
+def test_the_native_name_carries_dtype_instruction_set_and_backend() -> None:
+    expected = f"bfloat16/cpu/{active_isa()}/native/headstart-{version('headstart')}"
+    assert numerics_id("bfloat16", "cpu", "native") == expected
+
+
+def test_the_name_of_the_reference_carries_the_version_of_torch() -> None:
+    name = numerics_id("float32", "cpu", "reference")
+    assert name.startswith("float32/cpu/")
+    assert name.endswith(f"/reference/torch-{version('torch')}")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "backend", "dtype"),
+    [
+        ({}, "native", "bfloat16"),
+        ({"model.dtype": "quantized"}, "native", "quantized"),
+        ({"attention_backend": "reference"}, "reference", "float32"),
+    ],
+)
+def test_what_is_not_wished_for_on_a_cpu_is_the_fast_choice(wishes: dict[str, str], backend: str, dtype: str) -> None:
+    model = open_model(load_settings({"device": "cpu"} | wishes), lambda _stage, _fraction: None)
+    assert (model.attention_backend, model.dtype) == (backend, dtype)
+    assert model.numerics_id == numerics_id(dtype, "cpu", backend)
+
+
+def test_a_backend_that_cannot_be_had_is_refused_by_the_name_of_its_setting() -> None:
+    settings = load_settings({"device": "cuda", "attention_backend": "native"})
+    with pytest.raises(ConfigError, match="^attention_backend: .*on a CPU"):
+        open_model(settings, lambda _stage, _fraction: None)
