@@ -39,5 +39,5 @@ def test_what_is_not_wished_for_on_a_cpu_is_the_fast_choice(wishes: dict[str, st
 
 def test_a_backend_that_cannot_be_had_is_refused_by_the_name_of_its_setting() -> None:
     settings = load_settings({"device": "cuda", "attention_backend": "native"})
-    with pytest.raises(ConfigError, match="^attention_backend: .*on a CPU"):
+    with pytest.raises(ConfigError, match=r"^attention_backend: .*on a CPU"):
         open_model(settings, lambda _stage, _fraction: None)
