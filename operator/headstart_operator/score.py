@@ -12,8 +12,9 @@ everyone who arrives before the queue is next empty, and at `a` arrivals a secon
 (queue + prefill) / (1 - u). Without it each request would leave its prefix for a pod that is a little less busy, and
 the work of computing it again would make all of them wait.
 
-Sums that differ by less than one block's prefill are a tie, and ties go by rendezvous of the first block that no
-candidate holds, so that a cold prefix has one home however many routers there are.
+Sums that differ by less than one block's prefill are a tie. Ties go to the longest match, as a sibling does whose
+prefix is being computed; then by rendezvous of the first block that no candidate holds, so that a cold prefix has one
+home however many routers there are.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _by_cost(query: Query, ranked: list[Ranked], *, tie_s: float) -> list[Ranked
     rest = sorted((pair for pair in priced if pair[0] >= bound), key=lambda pair: pair[0])
     if len(best) > 1:
         block = _first_new_block(query, ranked)
-        best.sort(key=lambda each: _weight(block, each.view.key.uid), reverse=True)
+        best.sort(key=lambda each: (each.matched_blocks, _weight(block, each.view.key.uid)), reverse=True)
     return best + [each for _, each in rest]
 
 

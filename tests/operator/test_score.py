@@ -56,6 +56,11 @@ def test_a_queue_that_outlasts_the_recomputation_sends_a_request_elsewhere() -> 
     assert names(rank(query(matched=matched), [view("a", pending_tokens=200), view("b")]))[0] == "b"
 
 
+def test_a_sibling_waits_for_the_prefix_that_is_being_computed_rather_than_compute_it_too() -> None:
+    for asked in (query(hashes=range(n, n + 10), matched=held(a=10)) for n in range(0, 200, 10)):
+        assert names(rank(asked, [view("a", pending_tokens=160), view("b")]))[0] == "a"
+
+
 def test_recomputing_counts_for_more_when_many_come_behind() -> None:
     matched, views = held(a=10), [view("a", pending_prefill_tokens=200), view("b")]
     assert names(rank(query(matched=matched), views))[0] == "b"
