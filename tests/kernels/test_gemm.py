@@ -56,15 +56,15 @@ def test_a_product_is_what_float64_gives_within_the_rounding_of_its_chain(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("weight_type", TYPES)
-@pytest.mark.parametrize(("n", "k"), [(960, 576), (75, 33), (16, 1536)])
+@pytest.mark.parametrize(("n", "k"), [(150, 320), (75, 33), (16, 1536)])
 def test_a_row_has_the_same_bits_in_every_batch_and_on_every_number_of_threads(
     isa: str, weight_type: str, n: int, k: int
 ) -> None:
     rng = np.random.default_rng(1)
     w = pack(random_floats(rng, n, k), weight_type)
-    x = make_input(rng, weight_type, 200, k)
+    x = make_input(rng, weight_type, 97, k)
     alone = np.concatenate([multiply(w, x[i : i + 1], isa, pool=ONE_THREAD) for i in range(len(x))])
-    for m in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 25, 33, 64, 96, 97, 200):
+    for m in (2, 3, 4, 5, 6, 7, 8, 12, 13, 25, 64, 96, 97):
         for pool in (ONE_THREAD, TWO_THREADS):
             assert np.array_equal(multiply(w, x[:m], isa, pool=pool), alone[:m])
             assert np.array_equal(multiply(w, x[-m:], isa, pool=pool), alone[-m:])
