@@ -64,7 +64,8 @@ lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# The interpreter is not instrumented, so the sanitizer's library comes first, and leaks are the interpreter's.
+# The interpreter is not instrumented: the sanitizer's library must come first, with the C++ one whose exceptions it
+# watches; leaks are the interpreter's, and races of libraries that are not instrumented are not ours.
 sanitize: $(STAMP) ## the kernels' tests under the address, undefined-behaviour and thread sanitizers
 	@for kind in address,undefined thread; do \
 	  dir="build/sanitize-$${kind%%,*}"; library=asan; [ "$$kind" = thread ] && library=tsan; \
@@ -72,9 +73,10 @@ sanitize: $(STAMP) ## the kernels' tests under the address, undefined-behaviour 
 	  PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B "$$dir" -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" \
 	    -DHEADSTART_SANITIZE="$$kind" >/dev/null; \
 	  PATH="$(abspath $(BIN)):$$PATH" cmake --build "$$dir"; \
-	  LD_PRELOAD="$$($${CXX:-c++} --print-file-name=lib$$library.so)" PYTHONPATH=tests SANITIZED_NATIVE="$$dir" \
-	    ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 \
-	    $(BIN)/python -m pytest -p kernels.sanitized_native $(SANITIZED_TESTS) $(PYTEST_ARGS); \
+	  LD_PRELOAD="$$($${CXX:-c++} --print-file-name=lib$$library.so) $$($${CXX:-c++} --print-file-name=libstdc++.so)" \
+	    PYTHONPATH=tests SANITIZED_NATIVE="$$dir" OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 \
+	    TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
+	    $(BIN)/python -m pytest --capture=no -p kernels.sanitized_native $(SANITIZED_TESTS) $(PYTEST_ARGS); \
 	done
 
 bench: $(STAMP) ## microseconds of scheduling per request and step, and memory per block
