@@ -70,7 +70,7 @@ void bind_limits(nb::module_& m) {
     int64_t total = 0;
     for (int64_t count : counts) total += count;
     return total;
-  }, "pool"_a, "num_rounds"_a, "isa"_a = "", "Multiply and add in registers on all threads; gives the operations done.");
+  }, "pool"_a, "num_rounds"_a, "isa"_a = "", "Multiply and add in registers on all threads; gives the operations.");
 }
 
 // ---- linear layers
