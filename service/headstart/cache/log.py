@@ -168,12 +168,18 @@ class _Frozen:
 
     def _parents_first(self) -> Iterator[int]:
         """Every hash after its parent, also where the parent was evicted and stored again later."""
-        # Many small sets: growing one of 100,000 entries would hold up the engine's thread for milliseconds.
+        # Nothing here may grow or go in one piece: to resize a set of 100,000 entries, or to free it, holds up the
+        # engine's thread for milliseconds. So there are many small sets, and all is given back bit by bit.
         sent: list[set[int]] = [set() for _ in range(256)]
-        for key in self._hashes:
+        hashes = self._hashes
+        hashes.reverse()
+        while hashes:
+            key = hashes.pop()
             chain = []
             while key not in sent[key & 255] and (parent := self._parent(key)) is not None:
                 sent[key & 255].add(key)
                 chain.append(key)
                 key = parent
             yield from reversed(chain)
+        while sent:
+            sent.pop()

@@ -28,8 +28,11 @@ from headstart.engine.subscription import Subscription
 from headstart.errors import UnavailableError
 
 HEARTBEAT_S = 0.5
-SNAPSHOT_CHUNK_BLOCKS = 4096
-"""64 KiB on the wire, and about two milliseconds of the event loop."""
+SNAPSHOT_CHUNK_BLOCKS = 512
+"""8 KiB on the wire, and about half a millisecond of this thread."""
+
+SNAPSHOT_PAUSE_S = 0.001
+"""After each chunk this thread lets go of the interpreter, so that a step in progress waits for one chunk at most."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -146,6 +149,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServicer):
         seq, columns = self._engine.mirror.snapshot(SNAPSHOT_CHUNK_BLOCKS)
         for update in codec.encode_snapshot(seq, columns):
             await context.write(update)
+            await asyncio.sleep(SNAPSHOT_PAUSE_S)
         return seq
 
     def _load(self, subscription: Subscription) -> prefix_cache_pb2.Load:
