@@ -310,9 +310,12 @@ class TestDrain:
         streams = [await engine.handle.submit(spec("running", max_tokens=1000))]
         waiting = asyncio.ensure_future(engine.handle.submit(spec("waiting")))
         await asyncio.sleep(0)
-        engine.runner.free()
+        engine.runner.let()
         streams.append(await waiting)
-        await engine.handle.close()
+        closing = asyncio.ensure_future(engine.handle.close())
+        await asyncio.sleep(0)  # the order to stop is queued before the step in progress may end
+        engine.runner.free()
+        await closing
         assert [(await read(stream)).reason for stream in streams] == ["cancelled", "cancelled"]
         assert not engine.handle.is_alive
         assert await engine.handle.wait_exit() is True
