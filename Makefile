@@ -80,6 +80,7 @@ sanitize: $(STAMP) ## the kernels' tests under the address, undefined-behaviour 
 	done
 
 bench: $(STAMP) ## microseconds of scheduling per request and step, and memory per block
+	$(BIN)/headstart bench scheduler
 	@for script in tests/bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 demo: $(STAMP) ## one pod, three requests: what was cached, shared, computed and evicted

@@ -22,6 +22,10 @@ _COMMANDS = {
     "chat": ("headstart.cli.chat", "talk to a pod, turn by turn"),
     "tokenize": ("headstart.cli.tokenize", "the token ids that a pod makes of a text"),
     "cache": ("headstart.cli.cache", "what a pod's prefix cache holds, and whether the operator knows it"),
+    "bench": (
+        "headstart.cli.bench",
+        "figures of this machine and of simulated fleets, with one JSON line for programs",
+    ),
     "config": ("headstart.cli.config", "the settings in effect, their schema, their documentation"),
 }
 
@@ -38,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in _COMMANDS:
         return _fail(f"no such command: {name}{nearest(name, list(_COMMANDS))}; try headstart --help", 2)
     try:
-        return _run(name, arguments)
+        return run_command(name, *_COMMANDS[name], arguments)
     except HeadstartError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
@@ -48,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(name: str, arguments: list[str]) -> int:
-    module_name, summary = _COMMANDS[name]
+def run_command(name: str, module_name: str, summary: str, arguments: list[str]) -> int:
+    """Parse what stands after the command's name and run its module; wrong use raises SystemExit(2)."""
     module = importlib.import_module(module_name)
     parser = argparse.ArgumentParser(
         prog=f"headstart {name}", description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
