@@ -15,8 +15,6 @@ from headstart.cache.pool import BlockPool
 from headstart.contract.prefix import block_hashes, hit_length
 from headstart.core.request import BlockTable, PrefixMatch
 
-_HASH_AHEAD = 16
-
 
 class BlockManager:
     """Blocks of `block_size` tokens from `pool`. `root` is the parent hash of every first block."""
@@ -32,16 +30,19 @@ class BlockManager:
     def match(self, table: BlockTable, tokens: Sequence[int]) -> PrefixMatch:
         """The cached blocks that continue `table`, up to the first miss. No side effect on the pool."""
         hits: list[int] = []
-        num_full = len(tokens) // self.block_size if self.is_caching else 0
-        for index in range(len(table.block_ids), num_full):
-            if index >= len(table.hashes):
-                # A few at a time: whoever misses early need not hash a long prompt to learn it.
-                self._hash_up_to(table, tokens, min(num_full, index + _HASH_AHEAD))
-            block = self.pool.find(table.hashes[index])
+        hashes = self.hash_all(table, tokens)
+        for index in range(len(table.block_ids), len(hashes)):
+            block = self.pool.find(hashes[index])
             if block is None:
                 break
             hits.append(block)
         return PrefixMatch(hits, hit_length(len(table.block_ids) + len(hits), len(tokens), self.block_size))
+
+    def hash_all(self, table: BlockTable, tokens: Sequence[int]) -> list[bytes]:
+        """The chain hashes of the full blocks of `tokens`, kept in `table`; none without a cache."""
+        if self.is_caching:
+            self._hash_up_to(table, tokens, len(tokens) // self.block_size)
+        return table.hashes
 
     def need(self, table: BlockTable, end: int, hits: Sequence[int] = ()) -> int:
         """Free blocks that a reservation up to `end` would use up: new ones, and hits that lie in the free queue."""

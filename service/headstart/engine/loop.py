@@ -36,7 +36,7 @@ from headstart.engine.messages import (
 from headstart.engine.outbox import Outbox
 from headstart.engine.rates import StepRates
 from headstart.engine.trace import StepTracer
-from headstart.errors import HeadstartError, InternalError
+from headstart.errors import DeadlineExceededError, HeadstartError, InternalError
 from headstart.runner.runner import Runner
 from headstart.scheduler.scheduler import Scheduler
 
@@ -263,6 +263,7 @@ class EngineLoop:
 
     def _add(self, spec: GenerateSpec) -> None:
         try:
+            self._refuse_if_late(spec)
             self._scheduler.add(spec)
         except HeadstartError as error:
             self._outbox.refused.append((spec.request_id, error))
@@ -278,6 +279,19 @@ class EngineLoop:
             return
         self._live.add(spec)
         self._outbox.accepted.append(spec.request_id)
+
+    def _refuse_if_late(self, spec: GenerateSpec) -> None:
+        """Raises DeadlineExceededError when even this pod's best pace would not empty the queue before the deadline."""
+        rate = self._rates.best_prefill_tokens_per_s
+        if spec.deadline_s is None or rate == 0.0:
+            return
+        num_ahead = self._scheduler.num_tokens_ahead(spec.priority)
+        left_s = spec.deadline_s - self.clock()
+        if num_ahead / rate > left_s > 0.0:
+            raise DeadlineExceededError(
+                f"the {num_ahead} prompt tokens ahead take {num_ahead / rate:.3g} s or more; "
+                f"the deadline is in {left_s:.3g} s"
+            )
 
     def _reset(self, command: Reset) -> None:
         try:

@@ -17,6 +17,8 @@ class StepRates:
 
     def __init__(self) -> None:
         self.decode_step_s = 0.0
+        self.best_prefill_tokens_per_s = 0.0
+        """The fastest step so far: what no queue was ever worked off faster than."""
         self._prefill_tokens = 0.0
         self._prefill_s = 0.0
 
@@ -40,6 +42,8 @@ class StepRates:
         if prefill < total:
             # Floored, or the noise of a step that is nearly all decodes would pass for a fast prefill.
             share_s = max(duration_s - self.decode_step_s, 0.5 * share_s)
+        if share_s > 0.0:
+            self.best_prefill_tokens_per_s = max(self.best_prefill_tokens_per_s, prefill / share_s)
         self._prefill_tokens = _DECAY * self._prefill_tokens + prefill
         self._prefill_s = _DECAY * self._prefill_s + share_s
 

@@ -25,6 +25,7 @@ from headstart.core.step import (
     StepUpdates,
 )
 from headstart.errors import AlreadyExistsError, FailedPreconditionError, InvalidRequestError
+from headstart.scheduler.backlog import Backlog
 from headstart.scheduler.gate import Gate
 from headstart.scheduler.limits import SchedulerLimits
 from headstart.scheduler.outcome import find_finish, heirs_of, stats_of, take_drafts
@@ -60,6 +61,7 @@ class Scheduler:
         self._waiting = WaitingQueue(by_priority=limits.policy == "priority")
         self._running = RunningSet()
         self._gate = Gate(manager, self._waiting, self._running, limits)
+        self._backlog = Backlog(manager)
         self._aged: list[RequestState] = []
         self._in_flight: list[RequestState] = []
         self._left_runner: list[str] = []
@@ -87,7 +89,7 @@ class Scheduler:
         request = RequestState(spec, max_len=self._max_len, eos_token_ids=self._eos_token_ids)
         request.arrival, request.arrival_s = self._num_arrivals, self._clock()
         self._requests[spec.request_id] = request
-        self._waiting.push(request, step=self.counters.steps)
+        self._wait(request)
 
     def abort(self, request_id: str) -> RequestStats | None:
         """End a request wherever it is, for whatever reason. Idempotent: None when there is no such request.
@@ -166,6 +168,7 @@ class Scheduler:
                 tokens.extend(sampled)
                 if request.is_prefilling:
                     self._running.end_prefill(request)
+                    self._backlog.leave(request)
                     request.first_token_s = request.first_token_s or self._clock()
                 if len(tokens) < request.max_known and request.stop_ids.isdisjoint(sampled):
                     continue
@@ -203,7 +206,9 @@ class Scheduler:
             raise FailedPreconditionError("a step is in flight")
         for request in list(self._running):
             self._preempt(request, PlanBuilder(0, share=0))
-        return pool.clear()
+        num_forgotten = pool.clear()
+        self._backlog.settle_again(self._waiting)
+        return num_forgotten
 
     # -- what others may read
 
@@ -215,14 +220,20 @@ class Scheduler:
     @property
     def stats(self) -> SchedulerStats:
         """Counts as of now."""
-        rest = sum(len(request.tokens) - request.num_computed for request in self._running.prefilling)
         return read_stats(
             self.counters,
             self._manager.pool,
             running=len(self._running),
             waiting=len(self._waiting),
-            pending_prefill_tokens=self._waiting.num_tokens + rest,
+            pending_prefill_tokens=self._backlog.num_tokens(self._running.prefilling),
         )
+
+    def num_tokens_ahead(self, priority: int) -> int:
+        """Prompt tokens to be computed before a request of this priority that arrived now could start."""
+        prefilling, waiting = self._running.prefilling, self._waiting
+        if not waiting.is_by_priority:
+            return self._backlog.num_tokens(prefilling)
+        return self._backlog.num_tokens_of(r for r in (*prefilling, *waiting) if waiting.rank(r) <= priority)
 
     def audit(self) -> int:
         """Blocks in use that no request accounts for. Raises PoolError when the pool contradicts itself."""
@@ -290,7 +301,11 @@ class Scheduler:
         request.drafts = []
         request.num_preemptions += 1
         self.counters.num_preemptions += 1
+        self._wait(request)
+
+    def _wait(self, request: RequestState) -> None:
         self._waiting.push(request, step=self.counters.steps)
+        self._backlog.enter(request)
 
     # -- who is admitted
 
@@ -362,6 +377,7 @@ class Scheduler:
             self._left_runner.append(request.request_id)
         else:
             self._waiting.remove(request)
+        self._backlog.leave(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
         if not holds_blocks:

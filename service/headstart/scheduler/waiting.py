@@ -28,8 +28,6 @@ class WaitingQueue:
         self.is_by_priority = by_priority
         self._queue: list[RequestState] = []
         self._by_age: deque[tuple[int, RequestState]] = deque()
-        self.num_tokens = 0
-        """Known tokens of all that wait: the prefill work in the queue."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -50,7 +48,6 @@ class WaitingQueue:
         """Put a new or a preempted request in its place; `step` is when its wait begins."""
         request.status = RequestStatus.WAITING
         self._insert(request)
-        self.num_tokens += len(request.tokens)
         request.waiting_since = step
         if self.is_by_priority:
             self._by_age.append((step, request))
@@ -58,7 +55,6 @@ class WaitingQueue:
     def remove(self, request: RequestState) -> None:
         """Take a waiting request out, wherever it stands."""
         del self._queue[bisect_left(self._queue, request.queue_key, key=_key)]
-        self.num_tokens -= len(request.tokens)
 
     def promote(self, *, step: int) -> None:
         """Move requests to the front that have been waiting since `AGING_STEPS` steps before `step`."""

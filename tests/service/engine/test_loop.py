@@ -7,7 +7,7 @@ import pytest
 from headstart.core.step import Finish, FinishReason, StepPlan
 from headstart.engine.messages import DEADLINE_PASSED
 from headstart.engine.trace import StepTracer
-from headstart.errors import UnavailableError
+from headstart.errors import DeadlineExceededError, UnavailableError
 from headstart.scheduler.scheduler import Scheduler
 from service.engine.harness import Clock, Letters, read, spec, until
 
@@ -117,6 +117,28 @@ class TestDeadlines:
         for stream in (running, waiting):
             assert (await read(stream)).last.finish == DEADLINE_PASSED
         assert (await read(patient)).reason == "length"
+
+    async def test_are_refused_at_once_when_the_queue_would_outlast_them_at_the_best_pace(self, start_engine):
+        clock = Clock()
+        engine = await start_engine(max_num_seqs=1, clock=clock)
+        engine.runner.hold()
+        leader = asyncio.ensure_future(engine.run(spec("leader", prompt=range(40))))
+        await until(lambda: engine.runner.is_held)
+        clock.now_s += 4.0  # ten tokens a second
+        engine.runner.free()
+        await leader
+        engine.runner.hold()
+        running = asyncio.ensure_future(engine.run(spec("running")))
+        await until(lambda: engine.runner.is_held)
+        waiting = asyncio.ensure_future(engine.run(spec("waiting", prompt=range(100, 140))))
+        hopeless = asyncio.ensure_future(engine.run(spec("hopeless", deadline_s=clock.now_s + 3.9)))
+        in_time = asyncio.ensure_future(engine.run(spec("in time", deadline_s=clock.now_s + 4.1)))
+        await until(lambda: engine.handle.num_in_flight == 4)
+        engine.runner.free()
+        with pytest.raises(DeadlineExceededError, match=r"40 prompt tokens ahead take 4 s.*deadline is in 3\.9 s"):
+            await hopeless
+        assert [(await other).reason for other in (running, waiting, in_time)] == ["length"] * 3
+        assert engine.handle.num_in_flight == 0
 
     async def test_one_that_has_passed_already_computes_nothing(self, start_engine):
         engine = await start_engine(clock=Clock())
