@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from pydantic import BaseModel, ByteSize, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ByteSize, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -27,26 +27,19 @@ from pydantic_settings import (
 )
 
 from headstart.errors import ConfigError
+from headstart.security_settings import AuthSettings, PodTlsSettings, ServerTlsSettings
+from headstart.security_settings import option as _option
 from headstart.settings_file import read_settings_file
 
 ENV_PREFIX = "HEADSTART_"
 CONFIG_FILE_VARIABLE = "HEADSTART_CONFIG_FILE"
 DEFAULT_SECRETS_DIR = "/run/secrets/headstart"
 # Ours, but no settings: they must be known before settings are read, or concern the build.
-_RESERVED_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "HEADSTART_NATIVE", "HEADSTART_ISA", "HEADSTART_THREADS"})
+_RESERVED_VARIABLES = frozenset(
+    {CONFIG_FILE_VARIABLE, "HEADSTART_API_KEY", "HEADSTART_NATIVE", "HEADSTART_ISA", "HEADSTART_THREADS"}
+)
 # Kubernetes describes a Service named "headstart" to every pod of its namespace in variables of these forms.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
-
-
-def _option(default: object, flag: str | None, help_text: str, **limits: Any) -> Any:
-    """One setting: its default, its flag (None: none), what it means, and the range that it must lie in."""
-    return Field(
-        default,
-        description=help_text,
-        json_schema_extra={"flag": flag} if flag else None,
-        allow_inf_nan=False if isinstance(default, float) else None,
-        **limits,
-    )
 
 
 class ModelSettings(BaseModel, frozen=True, extra="forbid"):
@@ -186,6 +179,8 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     drain_timeout_s: float = _option(
         60.0, None, "After that: seconds in which running requests may finish.", ge=0, le=86_400
     )
+    tls: ServerTlsSettings = ServerTlsSettings()
+    auth: AuthSettings = AuthSettings()
 
 
 class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
@@ -200,6 +195,8 @@ class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
     max_queued_requests: int = _option(4096, None, "Requests that wait for a pod; more are sent away.", ge=0)
     max_queued_tokens: int = _option(16_000_000, None, "Prompt tokens that wait; more are sent away.", ge=0)
     max_queued_per_tenant: int = _option(4096, None, "Requests of one tenant that wait; more are refused.", ge=0)
+    pod_key: SecretStr = _option(SecretStr(""), None, "The router's own key on the pods. Use a secret file.")
+    pod_tls: PodTlsSettings = PodTlsSettings()
 
 
 class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
@@ -210,6 +207,12 @@ class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
         "--otlp-endpoint",
         "Collector for spans and metrics, such as http://collector:4317. The standard OTEL_* variables win over it.",
         min_length=1,
+    )
+    vllm_metric_names: bool = _option(
+        False, None, "Show a pod's metrics also under the vllm:* names that dashboards and autoscalers read."
+    )
+    capture_content: bool = _option(
+        False, None, "Put prompts and answers into spans, for debugging. They are personal data: off by default."
     )
 
 
@@ -360,17 +363,21 @@ def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     for key, value in values.items():
         if key not in known:
             raise ConfigError(f"{origin}: no setting is named {key}{nearest(key, known)}")
-        section, _, name = key.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value
+        *sections, name = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = value
     return tree
 
 
 def _explain(detail: ErrorDetails, overrides: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        sections = {setting.key.partition(".")[0] for setting in list_settings()}
+        sections = {setting.key.rpartition(".")[0] for setting in list_settings()} - {""}
         return f"no setting is named {key}{nearest(key, [s.key for s in list_settings()] + sorted(sections))}"
-    got = "" if key == "cache.hash_seed" else f", not {detail['input']!r}"
+    secrets = {setting.key for setting in list_settings() if setting.field.annotation is SecretStr}
+    got = "" if key in secrets else f", not {detail['input']!r}"
     flag = next((setting.flag for setting in list_settings() if setting.key == key and key in overrides), "")
     name = f"{flag} ({key})" if flag else key
     return f"{name}: {detail['msg'][0].lower()}{detail['msg'][1:]}{got}"

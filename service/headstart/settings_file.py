@@ -28,13 +28,18 @@ def read_settings_file(path: str, *, origin: str, is_switch: Mapping[str, bool])
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys and values, found a {type(content).__name__}")
-    sections = {key.partition(".")[0] for key in is_switch if "." in key}
+    return _checked(path, content, is_switch)
+
+
+def _checked(path: str, content: Mapping[Any, Any], is_switch: Mapping[str, bool], section: str = "") -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in content.items():
-        _check(path, name, value, is_switch)
-        tree[name] = {} if value is None and name in sections else value
-        for inner_name, inner in value.items() if isinstance(value, dict) else ():
-            _check(path, inner_name, inner, is_switch, section=f"{name}.")
+        _check(path, name, value, is_switch, section=section)
+        inner = f"{section}{name}."
+        is_section = any(key.startswith(inner) for key in is_switch)
+        if is_section and (value is None or isinstance(value, dict)):
+            value = _checked(path, value or {}, is_switch, inner)
+        tree[name] = value
     return tree
 
 

@@ -223,3 +223,44 @@ def test_flags_are_unique_and_every_setting_is_explained() -> None:
     flags = [setting.flag for setting in list_settings() if setting.flag]
     assert len(flags) == len(set(flags))
     assert [setting.key for setting in list_settings() if not setting.field.description] == []
+
+
+def test_a_setting_two_sections_deep_is_reached_from_every_source(
+    yaml_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "server__tls__key_file").write_text("from a secret file\n")
+    yaml_file.write_text("server: {auth: {keys_dir: from yaml}, tls: }\n")
+    monkeypatch.setenv("HEADSTART_SERVER__AUTH__SHARE_CACHE", "true")
+    settings = load_settings({"server.tls.cert_file": "from a flag"}, secrets_dir=str(secrets))
+    assert settings.server.tls.cert_file == "from a flag"
+    assert settings.server.tls.key_file == "from a secret file"
+    assert (settings.server.auth.keys_dir, settings.server.auth.share_cache) == ("from yaml", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("server: {tls: {cert_fil: x}}", r"server\.tls\.cert_fil \(did you mean server\.tls\.cert_file\?\)"),
+        ("server: {auth: {keys_dir: true}}", r"server\.auth\.keys_dir: neither true nor false"),
+        ("server: {auth.keys_dir: x}", r"server\.auth\.keys_dir is written as one key"),
+        ("server: {auth: 5}", r"server\.auth: "),
+    ],
+)
+def test_a_wrong_key_two_sections_deep_is_named_in_full(yaml_file: Path, text: str, message: str) -> None:
+    yaml_file.write_text(text + "\n")
+    with pytest.raises(ConfigError, match=message):
+        load_settings({})
+
+
+def test_no_error_shows_the_routers_key(yaml_file: Path) -> None:
+    yaml_file.write_text("operator: {pod_key: [canary]}\n")
+    with pytest.raises(ConfigError, match=r"operator\.pod_key") as caught:
+        load_settings({})
+    assert "canary" not in str(caught.value)
+
+
+def test_the_clients_key_in_the_environment_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_API_KEY", "a-client's-own-key")
+    load_settings({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 import yaml
 
@@ -32,15 +33,17 @@ def in_effect(settings: Settings) -> str:
     """The settings as a YAML file that gives the same ones, but for secrets. An open value says what decides it."""
     values = settings.model_dump(mode="json")
     lines: list[str] = []
-    section = ""
+    last: list[str] = []
     for setting in list_settings():
-        outer, _, name = setting.key.rpartition(".")
-        if outer and outer != section:
-            lines.append(f"{outer}:")
-        section = outer
-        value = values[outer][name] if outer else values[name]
+        *sections, name = setting.key.split(".")
+        value: Any = values
+        for depth, section in enumerate(sections):
+            value = value[section]
+            if sections[: depth + 1] != last[: depth + 1]:
+                lines.append("  " * depth + f"{section}:")
+        last, value = sections, value[name]
         text = yaml.safe_dump({name: value}, width=1_000_000).rstrip()
-        lines.append("  " * bool(outer) + text + ("" if value is not None else f"  # {_meaning_of_none(setting)}"))
+        lines.append("  " * len(sections) + text + ("" if value is not None else f"  # {_meaning_of_none(setting)}"))
     return "\n".join(lines)
 
 
