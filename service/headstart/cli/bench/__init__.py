@@ -1,7 +1,7 @@
 """`headstart bench WHAT`: figures of this machine and of simulated fleets, each kind in a module of its own.
 
 Every kind shows its progress on stderr and prints a table and last one JSON line on stdout, for programs. A module has
-`configure` and `run`, as a command has; what it measures it imports only in `run`. Nothing here holds state.
+`configure` and `run`, as a command has, and is imported only when it is asked for. Nothing here holds state.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from headstart.cli import nearest, run_command
 # kind -> (module with `configure` and `run`, one line of help)
 _KINDS = {
     "scheduler": ("headstart.cli.bench.scheduler", "microseconds of Python per running request and step"),
+    "route": (
+        "headstart.cli.bench.route",
+        "routing policies over simulated pods: hit ratio and time to the first token",
+    ),
+    "trace": ("headstart.cli.bench.trace", "a recorded trace over simulated pods, against one big cache"),
 }
 
 

@@ -21,5 +21,5 @@ def print_result(
     console = Console()
     console.print(table)
     if note:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, soft_wrap=True)
     print(json.dumps(result), flush=True)

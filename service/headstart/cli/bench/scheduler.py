@@ -11,17 +11,19 @@ import gc
 import statistics
 import time
 import tracemalloc
-import typing
 
 from rich.console import Console
 
+from headstart.cache.log import EventLog
+from headstart.cache.manager import BlockManager
+from headstart.cache.pool import BlockPool
 from headstart.cli.bench.output import print_result
 from headstart.cli.progress import LoadProgress
 from headstart.cli.values import whole
-
-if typing.TYPE_CHECKING:
-    from headstart.cache.log import EventLog
-    from headstart.scheduler.scheduler import Scheduler
+from headstart.contract.request import GenerateSpec
+from headstart.core.step import StepOutput
+from headstart.scheduler.limits import SchedulerLimits
+from headstart.scheduler.scheduler import Scheduler
 
 _RUNNING = (32, 128, 256)
 _BLOCK_SIZE = 16
@@ -59,8 +61,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 def us_per_request_step(num_running: int, num_steps: int) -> float:
     """Processor time of schedule + commit, event sealing included, in us per running request and decode step."""
-    from headstart.core.step import StepOutput
-
     scheduler, log = _decoding_scheduler(num_running)
     spent_s = 0.0
     for step in range(num_steps):
@@ -76,9 +76,6 @@ def us_per_request_step(num_running: int, num_steps: int) -> float:
 
 def _decoding_scheduler(num_running: int) -> tuple[Scheduler, EventLog]:
     """All requests admitted and past their prompts, each at another place within its block."""
-    from headstart.contract.request import GenerateSpec
-    from headstart.core.step import StepOutput
-
     scheduler, log = _scheduler(num_running * 40, max_num_batched_tokens=32768, max_num_seqs=num_running, max_len=4096)
     for index in range(num_running):
         length = 64 + index % _BLOCK_SIZE
@@ -91,8 +88,6 @@ def _decoding_scheduler(num_running: int) -> tuple[Scheduler, EventLog]:
 
 def bytes_per_block(num_blocks: int) -> float:
     """Memory of the pool and its tables when every block is cached and in use."""
-    from headstart.contract.request import GenerateSpec
-
     num_tokens = num_blocks * _BLOCK_SIZE
     prompt = tuple(range(num_tokens - 1))
     spec = GenerateSpec(request_id="all", prompt_token_ids=prompt, max_tokens=1)
@@ -113,12 +108,6 @@ def bytes_per_block(num_blocks: int) -> float:
 def _scheduler(
     num_blocks: int, *, max_num_batched_tokens: int, max_num_seqs: int, max_len: int
 ) -> tuple[Scheduler, EventLog]:
-    from headstart.cache.log import EventLog
-    from headstart.cache.manager import BlockManager
-    from headstart.cache.pool import BlockPool
-    from headstart.scheduler.limits import SchedulerLimits
-    from headstart.scheduler.scheduler import Scheduler
-
     log = EventLog()
     manager = BlockManager(BlockPool(num_blocks, log), block_size=_BLOCK_SIZE, root=bytes(32))
     limits = SchedulerLimits(

@@ -1,57 +1,29 @@
-"""Pods in virtual time behind the router's own decision: the real scheduler, block manager and event log in each of
-them, a formula for how long a step takes, and a clock that jumps from event to event. Equal inputs give equal runs.
+"""Pods in virtual time behind the router's own decision, and a clock that jumps from event to event.
+
+Equal inputs give equal runs. Nothing here waits, listens or computes a model. Owner of its state: the caller.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from headstart.cache.log import EventLog
-from headstart.cache.manager import BlockManager
-from headstart.cache.pool import BlockPool
-from headstart.contract.codec import LoadFields
-from headstart.contract.events import Cleared, EventBatch, Stored
-from headstart.contract.prefix import block_hashes, wire_hash
-from headstart.contract.request import GenerateSpec
-from headstart.core.step import StepOutput, StepPlan
-from headstart.engine.rates import StepRates
-from headstart.scheduler.limits import SchedulerLimits
-from headstart.scheduler.scheduler import Scheduler
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.routing import Routing
 from headstart_operator.score import Policy, Query
 from headstart_operator.view import NO_LOAD, PodView
 
-ROOT = bytes(32)
+from headstart.cli.bench.traffic import Arrival
+from headstart.cli.bench.virtual_pod import ROOT, Shape, VirtualPod
+from headstart.contract.codec import LoadFields
+from headstart.contract.events import Cleared, EventBatch, Stored
+from headstart.contract.prefix import block_hashes, wire_hash
+from headstart.contract.request import GenerateSpec
+
 HOP_S = 0.0005
 GROUP = GroupKey("m", "t", "r")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Of every pod. A step takes `step_s + tokens * token_s` seconds."""
-
-    num_blocks: int = 600
-    block_size: int = 16
-    step_s: float = 0.002
-    token_s: float = 0.000025
-    limits: SchedulerLimits = field(
-        default_factory=lambda: SchedulerLimits(long_prefill_token_threshold=128, max_len=1_000_000)
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A request of `group` that comes at `at_s`."""
-
-    at_s: float
-    group: int
-    prompt: tuple[int, ...]
-    max_tokens: int
 
 
 @dataclass(slots=True)
@@ -85,66 +57,6 @@ class Report:
     def ttft_s(self, quantile: float) -> float:
         times = sorted(each.ttft_s for each in self.outcomes if not each.is_failed)
         return times[min(len(times) - 1, int(quantile * len(times)))] if times else 0.0
-
-
-class VirtualPod:
-    """One process of a pod. `version` tells apart what was scheduled for it before and after it died."""
-
-    def __init__(self, name: str, shape: Shape, clock: Callable[[], float]) -> None:
-        self.name = name
-        self.shape = shape
-        self.clock = clock
-        self.version = 0
-        self.is_draining = False
-        self.restart()
-
-    def restart(self) -> None:
-        self.version += 1
-        self.is_up = True
-        self.plan: StepPlan | None = None
-        self.log = EventLog()
-        self.key = PodKey(self.name, str(self.version))
-        self.pool = BlockPool(self.shape.num_blocks, self.log)
-        manager = BlockManager(self.pool, block_size=self.shape.block_size, root=ROOT)
-        self.scheduler = Scheduler(manager, self.shape.limits, clock=self.clock)
-        self.rates = StepRates()
-        self.accepted: list[str] = []
-        self.tokens = random.Random(f"{self.name} {self.version}")
-
-    def begin_step(self) -> float | None:
-        """Plan a step; how long it takes, None when there is nothing to do."""
-        if not self.scheduler.has_work:
-            return None
-        self.plan = self.scheduler.schedule()
-        return self.shape.step_s + self.plan.total_tokens * self.shape.token_s
-
-    def end_step(self) -> tuple[list[str], dict[str, int]]:
-        """Commit it: requests that sampled, and for those that ended how many tokens were cached."""
-        plan = self.plan
-        assert plan is not None
-        self.plan = None
-        self.rates.observe(plan, self.shape.step_s + plan.total_tokens * self.shape.token_s)
-        sampled = [[self.tokens.randrange(1 << 30, 1 << 31)] if does else [] for does in plan.samples]
-        updates = self.scheduler.commit(plan, StepOutput(sampled))
-        ended = {name: stats.cached_tokens for name, (_, stats) in updates.finished.items()}
-        sampled_ids = [name for name, new in zip(updates.request_ids, updates.new_tokens, strict=True) if new]
-        return sampled_ids, ended
-
-    def load(self) -> LoadFields:
-        stats = self.scheduler.stats
-        accepted, self.accepted = tuple(self.accepted), []
-        return LoadFields(
-            seq=self.log.seq,
-            running=stats.running,
-            waiting=stats.waiting,
-            pending_prefill_tokens=stats.pending_prefill_tokens,
-            accepted=accepted,
-            free_blocks=stats.free_blocks,
-            prefill_tokens_per_s=self.rates.prefill_tokens_per_s,
-            decode_step_s=self.rates.decode_step_s,
-            step_age_s=0.0,
-            draining=self.is_draining,
-        )
 
 
 class VirtualFleet:
@@ -357,26 +269,3 @@ class VirtualFleet:
         self.loads[pod.key] = NO_LOAD._replace(
             free_blocks=self.shape.num_blocks, prefill_tokens_per_s=pod.rates.prefill_tokens_per_s
         )
-
-
-def shared_prefix_traffic(
-    num_requests: int,
-    *,
-    rate: float,
-    weights: Sequence[float],
-    prefix_tokens: int,
-    suffix_tokens: int,
-    output_tokens: int,
-    seed: int,
-    start_s: float = 0.0,
-) -> list[Arrival]:
-    """Poisson arrivals, `rate` a second: each has the prefix of its group, drawn by weight, and its own suffix."""
-    source = random.Random(seed)
-    prefixes = [tuple(source.randrange(1 << 29) for _ in range(prefix_tokens)) for _ in weights]
-    arrivals, at_s = [], start_s
-    for _ in range(num_requests):
-        at_s += source.expovariate(rate)
-        (group,) = source.choices(range(len(weights)), weights)
-        suffix = tuple(source.randrange(1 << 29, 1 << 30) for _ in range(suffix_tokens))
-        arrivals.append(Arrival(at_s=at_s, group=group, prompt=prefixes[group] + suffix, max_tokens=output_tokens))
-    return arrivals
