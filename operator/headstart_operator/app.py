@@ -17,20 +17,25 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from headstart.contract.proto import router_pb2_grpc
+from headstart.edge.access import AuthInterceptor
+from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer, Probe
 from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
 from headstart.edge.tracing import TracingInterceptor
 from headstart.edge.web import Web
+from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
 
 from headstart_operator.balancer import Balancer
 from headstart_operator.catalog import Catalog
 from headstart_operator.config import OperatorConfig
+from headstart_operator.connection import open_connector
 from headstart_operator.fleet import Fleet
 from headstart_operator.inference_service import SERVICE, InferenceService
 from headstart_operator.metrics import FleetMetrics, RouteMetrics
 from headstart_operator.proxy import Proxy
+from headstart_operator.recorder import RouteRecorder
 from headstart_operator.router_service import RouterServicer
 from headstart_operator.source import open_source
 
@@ -74,6 +79,7 @@ class Operator:
     server: grpc.aio.Server
     health_server: grpc.aio.Server
     health_servicer: HealthServicer
+    entrance: Entrance
     web: Web
     signals: Signals
     grpc_port: int
@@ -100,6 +106,7 @@ class Operator:
         await asyncio.gather(self.learning, return_exceptions=True)
         await self.balancer.close()
         await self.web.stop()
+        await self.entrance.stop()
         self.health_servicer.close()
         for server in (self.server, self.health_server):
             with contextlib.suppress(TimeoutError):
@@ -112,25 +119,35 @@ class Operator:
 
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
+    entrance = Entrance(config.entrance)
+    connect = open_connector(config.pod_access)
     source, close_source = open_source(config)
     signals = open_signals(
         service_name="headstart-operator",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
         otlp_endpoint=config.otlp_endpoint,
     )
-    fleet = Fleet(source, fleet_secret=config.fleet_secret, policy=config.policy)
+    fleet = Fleet(source, fleet_secret=config.fleet_secret, policy=config.policy, connect=connect)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
     balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits, metrics=RouteMetrics(signals.meter))
-    proxy = Proxy(fleet, balancer)
+    recorder = RouteRecorder(RequestInstruments(signals.meter), captures_content=config.captures_content)
+    proxy = Proxy(fleet, balancer, recorder=recorder)
     health = OperatorHealth(fleet)
     health_servicer = HealthServicer(health.probes())
-    server = _server(InferenceService(proxy, balancer), RouterServicer(fleet, balancer), health_servicer, signals)
+    server = _server(
+        entrance,
+        InferenceService(proxy, balancer, gate=entrance.gate),
+        RouterServicer(fleet, balancer),
+        health_servicer,
+        signals,
+    )
     health_server = grpc.aio.server(options=server_options())
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
     health_port = bind(health_server, config.host, config.health_port)
-    grpc_port = bind(server, config.host, config.grpc_port)
-    web = await _open_web(config, signals, health)
+    grpc_port = bind(server, config.host, config.grpc_port, entrance.tls)
+    web = await _open_web(config, entrance, signals, health)
     web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
+    entrance.start()
     fleet.start()
     await health_server.start()
     await server.start()
@@ -143,6 +160,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
         server=server,
         health_server=health_server,
         health_servicer=health_servicer,
+        entrance=entrance,
         web=web,
         signals=signals,
         grpc_port=grpc_port,
@@ -153,10 +171,15 @@ async def start_operator(config: OperatorConfig) -> Operator:
 
 
 def _server(
-    inference: InferenceService, router: RouterServicer, health: HealthServicer, signals: Signals
+    entrance: Entrance,
+    inference: InferenceService,
+    router: RouterServicer,
+    health: HealthServicer,
+    signals: Signals,
 ) -> grpc.aio.Server:
+    guards = [AuthInterceptor(entrance.gate)] if entrance.gate is not None else []
     server = grpc.aio.server(
-        interceptors=[StatusInterceptor(), TracingInterceptor(signals.tracer)],
+        interceptors=[StatusInterceptor(), *guards, TracingInterceptor(signals.tracer)],
         options=server_options(),
         maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
     )
@@ -167,12 +190,11 @@ def _server(
     return server
 
 
-async def _open_web(config: OperatorConfig, signals: Signals, health: OperatorHealth) -> Web:
-    probes = health.probes()
+async def _open_web(config: OperatorConfig, entrance: Entrance, signals: Signals, health: OperatorHealth) -> Web:
     web = Web(
         signals,
-        is_live=probes["liveness"],
-        is_ready=probes["readiness"],
+        probes=health.probes(),
+        entrance=entrance,
         host=config.host,
         http_port=config.http_port,
         metrics_port=config.metrics_port,

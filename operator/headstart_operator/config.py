@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headstart.edge.entrance import EntranceOptions
 from headstart.errors import ConfigError
 
 from headstart_operator.balancer import QueueLimits
+from headstart_operator.connection import PodAccess
 from headstart_operator.score import Policy
 
 
@@ -19,7 +21,8 @@ class OperatorConfig:
 
     `selector` is a label selector in `namespace`, "" for the operator's own; `pod_port` is the pods' gRPC port and
     `kube_api` replaces the address of the API server. `fleet_secret` is what the pods mount as `cache.hash_seed`.
-    A port of 0 picks a free one. `otlp_endpoint` is a collector; the standard OTEL_* variables win over it.
+    `pod_access` is how the router comes in at the pods, `entrance` how clients come in here. A port of 0 picks a free one. `otlp_endpoint` is a collector; the standard OTEL_* variables win over it.
+    `captures_content` puts prompts and answers into spans.
     """
 
     endpoints: tuple[str, ...] = ()
@@ -29,6 +32,8 @@ class OperatorConfig:
     kube_api: str = ""
     policy: Policy = Policy.PREFIX
     fleet_secret: bytes = field(default=b"", repr=False)
+    pod_access: PodAccess = field(default_factory=PodAccess)
+    entrance: EntranceOptions = field(default_factory=EntranceOptions)
     queue_limits: QueueLimits = field(default_factory=QueueLimits)
     max_prompt_bytes: int = 4 << 20
     host: str = "0.0.0.0"
@@ -37,6 +42,7 @@ class OperatorConfig:
     http_port: int = 8000
     metrics_port: int = 9090
     otlp_endpoint: str | None = None
+    captures_content: bool = False
     drain_delay_s: float = 10.0
     drain_timeout_s: float = 60.0
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.telemetry.propagation import outgoing_headers
-from headstart.telemetry.requests import PROVIDER
 from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
@@ -25,6 +24,7 @@ from headstart_operator.delivery import Delivery
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import PodKey
 from headstart_operator.reading import Job
+from headstart_operator.recorder import RouteRecorder
 
 MAX_RETRIES = 2
 MAX_CONTINUATIONS = 2
@@ -37,9 +37,13 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One call as its front sees it. `deadline_s` is on the monotonic clock; `trailers` are set when it ends."""
+    """One call as its front sees it. `deadline_s` is on the monotonic clock; `trailers` are set when it ends.
+
+    `tenant` is whom its key names; "" when no keys are asked for.
+    """
 
     deadline_s: float | None = None
+    tenant: str = ""
     metadata: Metadata = ()
     trailers: Metadata = ()
 
@@ -92,9 +96,17 @@ class _Progress:
 class Proxy:
     """Implements `edge.completions.Completions` for the HTTP front, and `stream` for the gRPC one."""
 
-    def __init__(self, fleet: Fleet, balancer: Balancer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        balancer: Balancer,
+        *,
+        recorder: RouteRecorder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fleet = fleet
         self._balancer = balancer
+        self._recorder = recorder
         self._clock = clock
 
     @property
@@ -105,10 +117,10 @@ class Proxy:
         return await self._balancer.models()
 
     async def generate(
-        self, request: pb.GenerateRequest, *, deadline_s: float | None = None
+        self, request: pb.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """As `stream`, with messages instead of their bytes."""
-        call = Call(deadline_s=deadline_s, metadata=outgoing_headers())
+        call = Call(deadline_s=deadline_s, tenant=tenant, metadata=outgoing_headers())
         async with aclosing(self.stream(request, call)) as messages:
             async for raw in messages:
                 yield pb.GenerateResponse.FromString(raw)
@@ -116,26 +128,35 @@ class Proxy:
     async def stream(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[bytes]:
         """Encoded GenerateResponses. Raises HeadstartError; whoever stops early must `aclose` it."""
         started_s = self._clock()
-        job = await self._balancer.read(request)
-        with self._balancer.running(job):
-            progress = _Progress(job, await self._balancer.admit(job, deadline_s=call.deadline_s), started_s)
-            while True:
-                attempt = progress.attempt()
-                try:
-                    async with aclosing(self._relay(attempt, progress, call)) as messages:
-                        async for raw in messages:
-                            yield raw
-                    return
-                except PodFailedError as error:
-                    failure = error
-                finally:
-                    self._balancer.settle(progress.claim, attempt.usage)
-                    call.trailers = _trailers(progress.claim, attempt)
-                    trace.get_current_span().set_attributes(_span_attributes(progress, attempt))
-                if not (failure.may_move and await self._move(progress)):
-                    for raw in progress.last_words(attempt):
+        with self._recorder.call(request, deadline_s=call.deadline_s) as record:
+            job = await self._balancer.read(request, tenant=call.tenant)
+            record.model = job.model
+            with self._balancer.running(job):
+                progress = _Progress(job, await self._balancer.admit(job, deadline_s=call.deadline_s), started_s)
+                async with aclosing(self._run(progress, call)) as messages:
+                    async for raw in messages:
+                        record.take(raw)
                         yield raw
-                    raise failure.error
+
+    async def _run(self, progress: _Progress, call: Call) -> AsyncGenerator[bytes]:
+        """One try after the other, until one ends well or no pod is left to try."""
+        while True:
+            attempt = progress.attempt()
+            try:
+                async with aclosing(self._relay(attempt, progress, call)) as messages:
+                    async for raw in messages:
+                        yield raw
+                return
+            except PodFailedError as error:
+                failure = error
+            finally:
+                self._balancer.settle(progress.claim, attempt.usage)
+                call.trailers = _trailers(progress.claim, attempt)
+                trace.get_current_span().set_attributes(_span_attributes(progress))
+            if not (failure.may_move and await self._move(progress)):
+                for raw in progress.last_words(attempt):
+                    yield raw
+                raise failure.error
 
     async def _relay(self, attempt: Attempt, progress: _Progress, call: Call) -> AsyncGenerator[bytes]:
         timeout_s = None if call.deadline_s is None else max(0.0, call.deadline_s - self._clock())
@@ -173,12 +194,10 @@ class Proxy:
         return claim is not None
 
 
-def _span_attributes(progress: _Progress, attempt: Attempt) -> dict[str, AttributeValue]:
-    """The route and what came of it; of the last pod, when there were several."""
+def _span_attributes(progress: _Progress) -> dict[str, AttributeValue]:
+    """The route; that of the last pod, when there were several."""
     claim = progress.claim
-    attributes: dict[str, AttributeValue] = {
-        "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": progress.job.model,
+    return {
         "gen_ai.response.id": progress.job.request_id,
         "headstart.route.pod": claim.view.name,
         "headstart.route.predicted_cached_tokens": claim.ranked.predicted_cached_tokens,
@@ -186,11 +205,6 @@ def _span_attributes(progress: _Progress, attempt: Attempt) -> dict[str, Attribu
         "headstart.route.candidates": claim.num_candidates,
         "headstart.route.attempts": progress.num_attempts,
     }
-    if attempt.usage is not None:
-        attributes["gen_ai.usage.input_tokens"] = attempt.usage.prompt_tokens
-        attributes["gen_ai.usage.output_tokens"] = attempt.usage.completion_tokens
-        attributes["gen_ai.usage.cache_read.input_tokens"] = attempt.usage.cached_tokens
-    return attributes
 
 
 def _trailers(claim: Claim, attempt: Attempt) -> Metadata:

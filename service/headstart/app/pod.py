@@ -166,6 +166,7 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         service_name="headstart",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
         otlp_endpoint=settings.telemetry.otlp_endpoint,
+        has_vllm_names=settings.telemetry.vllm_metric_names,
     )
     chosen = settings.server
     for port in (chosen.grpc_port, chosen.health_port):
@@ -208,7 +209,12 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         limits=limits,
         prompts=prompts,
         tokenizer=tokenizer,
-        recorder=RequestRecorder(signals.tracer, RequestInstruments(signals.meter), model=identity.model),
+        recorder=RequestRecorder(
+            signals.tracer,
+            RequestInstruments(signals.meter),
+            model=identity.model,
+            captures_content=settings.telemetry.capture_content,
+        ),
     )
     services = PodServices(
         engine=engine,
@@ -220,7 +226,7 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         tracer=signals.tracer,
     )
     server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
-    metrics = PodMetrics(signals.meter, engine, num_blocks=identity.capacity_blocks)
+    metrics = PodMetrics(signals.meter, engine, identity=identity)
     fronts.web.attach(completions, refresh=metrics.take_steps)
     return Pod(
         engine=engine,

@@ -70,6 +70,7 @@ def operator_config(settings: Settings) -> OperatorConfig:
         http_port=server.http_port,
         metrics_port=server.metrics_port,
         otlp_endpoint=settings.telemetry.otlp_endpoint,
+        captures_content=settings.telemetry.capture_content,
         drain_delay_s=server.drain_delay_s,
         drain_timeout_s=server.drain_timeout_s,
     )

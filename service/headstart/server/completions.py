@@ -75,10 +75,14 @@ class PodCompletions:
             self._engine.cancel(stream.request_id)
 
     async def generate(
-        self, request: pb.GenerateRequest, *, deadline_s: float | None = None
+        self,
+        request: pb.GenerateRequest,
+        *,
+        deadline_s: float | None = None,
+        tenant: str = "",  # noqa: ARG002  turns are the router's to give
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """The request's messages; closing it before the end cancels the request. Raises HeadstartError."""
-        call = CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s)
+        call = self._recorder.begin(request, deadline_s=deadline_s)
         streams: list[RequestStream] = []
         try:
             generation = await self._prepare(request, call)
@@ -89,6 +93,8 @@ class PodCompletions:
             if self._is_stopping:
                 self.stop()  # it came while the engine was being asked
             async for message in generation.messages(streams):
+                if call.content is not None:
+                    call.content.add(message)
                 yield message
         except BaseException as error:
             call.error = error

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from headstart.contract.identity import PodIdentity
 from headstart.engine.handle import EngineHandle
 from headstart.engine.messages import EngineStats
 
@@ -20,9 +21,9 @@ _Read = Callable[[EngineStats], float]
 
 
 class PodMetrics:
-    """`headstart_*` of one engine. `num_blocks` is the usable number."""
+    """`headstart_*` of one engine, and what the pod is."""
 
-    def __init__(self, meter: Meter, engine: EngineHandle, *, num_blocks: int) -> None:
+    def __init__(self, meter: Meter, engine: EngineHandle, *, identity: PodIdentity) -> None:
         self._engine = engine
         self._step_seconds = meter.create_histogram(
             "headstart_step_seconds",
@@ -35,8 +36,18 @@ class PodMetrics:
             description="Tokens that a step computed.",
             explicit_bucket_boundaries_advisory=_STEP_TOKENS,
         )
-        self._add_gauges(meter, num_blocks)
+        self._add_gauges(meter, identity.capacity_blocks)
         self._add_counters(meter)
+        info = {
+            "model": identity.model,
+            "block_size": str(identity.block_size),
+            "num_blocks": str(identity.capacity_blocks),
+        }
+        meter.create_observable_gauge(
+            "headstart_pod_info",
+            callbacks=[lambda _: [Observation(1, info)]],
+            description="The served model, tokens in a KV block and usable KV blocks.",
+        )
 
     def take_steps(self) -> None:
         """Count the steps since the last call. To be called before a collection, and now and then without one."""

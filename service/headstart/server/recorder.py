@@ -1,7 +1,8 @@
 """What a pod tells of a request when it is over: its span's attributes, three spans below it, and the metrics.
 
 The spans `queue`, `prefill` and `decode` are made afterwards, from the times that the engine noted: nothing is traced
-while a request runs. No prompt and no output is recorded. Holds no state but instruments.
+while a request runs. No prompt and no output is recorded, unless content is to be captured. Holds no state but
+instruments.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from opentelemetry.util.types import AttributeValue
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import RequestStats
-from headstart.errors import HeadstartError
+from headstart.edge.content import CapturedContent
 from headstart.server.generation import ChoiceEnd
-from headstart.telemetry.requests import RequestInstruments, RequestRecord
+from headstart.telemetry.requests import RequestInstruments, RequestRecord, error_type
 
 _MAX_ATTRIBUTE = (1 << 63) - 1
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call from its arrival on; whoever runs it fills it in. Times are on the monotonic clock."""
+    """One call from its arrival on; whoever runs it fills it in. Times are on the monotonic clock.
+
+    `content` is None unless the words are wanted: then it is to be given each message.
+    """
 
     request: pb.GenerateRequest
     arrival_s: float
@@ -34,6 +38,7 @@ class CallRecord:
     specs: Sequence[GenerateSpec] = ()
     ends: Sequence[ChoiceEnd] = ()
     error: BaseException | None = None
+    content: CapturedContent | None = None
     span: Span = field(default_factory=trace.get_current_span)
     """The span of the hop, current when the record is made."""
 
@@ -47,12 +52,21 @@ class RequestRecorder:
         instruments: RequestInstruments,
         *,
         model: str,
+        captures_content: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self._tracer = tracer
         self._instruments = instruments
         self._model = model
+        self._captures_content = captures_content
+
+    def begin(self, request: pb.GenerateRequest, *, deadline_s: float | None) -> CallRecord:
+        """A call has arrived, now."""
+        call = CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s)
+        if self._captures_content and call.span.is_recording():
+            call.content = CapturedContent(request)
+        return call
 
     def record(self, call: CallRecord, *, end_s: float) -> None:
         """The call is over, well or not."""
@@ -62,6 +76,8 @@ class RequestRecorder:
             return
         call.span.set_attributes(ended.attributes())
         call.span.set_attributes(_request_attributes(call))
+        if call.content is not None:
+            call.span.set_attributes(call.content.attributes())
         for end in call.ends:
             if end.stats is not None:
                 self._add_phases(call.span, end.stats, end_s)
@@ -78,7 +94,7 @@ class RequestRecorder:
             finish_reasons=tuple(end.reason.value for end in call.ends),
             duration_s=end_s - call.arrival_s,
             ttft_s=None if first_token_s is None else first_token_s - call.arrival_s,
-            error_type=_error_type(call, end_s),
+            error_type=error_type(call.error, has_expired=call.deadline_s is not None and end_s >= call.deadline_s),
         )
 
     def _add_phases(self, span: Span, stats: RequestStats, end_s: float) -> None:
@@ -114,15 +130,3 @@ def _request_attributes(call: CallRecord) -> dict[str, AttributeValue]:
         if sampling.HasField(name):
             attributes[f"gen_ai.request.{name}"] = getattr(sampling, name)
     return attributes
-
-
-def _error_type(call: CallRecord, end_s: float) -> str:
-    """A status name. A call that was closed from outside was cancelled, or its deadline had passed."""
-    error = call.error
-    if error is None:
-        return ""
-    if isinstance(error, HeadstartError):
-        return error.status
-    if isinstance(error, Exception):
-        return "INTERNAL"
-    return "DEADLINE_EXCEEDED" if call.deadline_s is not None and end_s >= call.deadline_s else "CANCELLED"

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from opentelemetry.metrics import Meter
 from opentelemetry.util.types import AttributeValue
 
+from headstart.errors import HeadstartError
+
 PROVIDER = "headstart"
+
+_FINISH_REASONS = ("stop", "length", "cancelled", "error")
 
 # The buckets are the conventions'.
 _DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -61,8 +65,22 @@ class RequestRecord:
         return labels | {"error.type": self.error_type} if self.error_type else labels
 
 
+def error_type(error: BaseException | None, *, has_expired: bool) -> str:
+    """A status name, "" for none. A call that was closed from outside was cancelled, or its deadline has passed."""
+    if error is None:
+        return ""
+    if isinstance(error, HeadstartError):
+        return error.status
+    if isinstance(error, Exception):
+        return "INTERNAL"
+    return "DEADLINE_EXCEEDED" if has_expired else "CANCELLED"
+
+
 class RequestInstruments:
-    """`gen_ai.server.*`: how long requests took, to the end, to the first token and per token after it, in seconds."""
+    """`gen_ai.server.*`: how long requests took, to the end, to the first token and per token after it, in seconds.
+
+    Beside them, what they were made of: `headstart_prompt_tokens`, `_generated_tokens` and `_finished_choices`.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._duration = meter.create_histogram(
@@ -83,11 +101,29 @@ class RequestInstruments:
             description="Time per token after the first one.",
             explicit_bucket_boundaries_advisory=_PER_TOKEN_S,
         )
+        self._prompt_tokens = meter.create_counter(
+            "headstart_prompt_tokens", description="Prompt tokens of requests that ended, cached ones too."
+        )
+        self._generated_tokens = meter.create_counter(
+            "headstart_generated_tokens", description="Tokens that requests had made when they ended."
+        )
+        self._finished = meter.create_counter(
+            "headstart_finished_choices", description="Choices that ended, by reason."
+        )
+        # There from the start, so that the first one counts as an increase.
+        self._prompt_tokens.add(0)
+        self._generated_tokens.add(0)
+        for reason in _FINISH_REASONS:
+            self._finished.add(0, {"finished_reason": reason})
 
     def record(self, ended: RequestRecord) -> None:
         """Count a request that has ended. The two times of tokens are those of requests that ended well."""
         labels = ended.labels()
         self._duration.record(ended.duration_s, labels)
+        self._prompt_tokens.add(ended.input_tokens)
+        self._generated_tokens.add(ended.output_tokens)
+        for reason in ended.finish_reasons:
+            self._finished.add(1, {"finished_reason": reason})
         if ended.error_type or ended.ttft_s is None:
             return
         self._first_token.record(ended.ttft_s, labels)

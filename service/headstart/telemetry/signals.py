@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -20,8 +20,10 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from headstart.telemetry.otlp import metric_exporter, span_exporter
+from headstart.telemetry.vllm_names import vllm_families
 
 _SCOPE = "headstart"
 
@@ -34,10 +36,12 @@ class Signals:
     meter: Meter
     registry: CollectorRegistry
     closers: tuple[Callable[[], None], ...]
+    has_vllm_names: bool = False
 
     def exposition(self) -> bytes:
         """Every metric, in Prometheus' text format. Takes milliseconds and calls observers; from any thread."""
-        return generate_latest(self.registry)
+        families = list(self.registry.collect())
+        return generate_latest(_Collected((*families, *(vllm_families(families) if self.has_vllm_names else ()))))
 
     def shutdown(self, *, timeout_s: float) -> None:
         """Send what is left and stop. A collector that does not answer costs at most `timeout_s`; blocks so long."""
@@ -48,17 +52,29 @@ class Signals:
             thread.join(timeout_s / len(threads))
 
 
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """Families that were read already, as the text's writer wants them."""
+
+    families: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
 def open_signals(
     *,
     service_name: str,
     instance_id: str,
     otlp_endpoint: str | None = None,
+    has_vllm_names: bool = False,
     span_processors: tuple[SpanProcessor, ...] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Signals:
     """`OTEL_SERVICE_NAME` wins over `service_name`, `OTEL_EXPORTER_OTLP_*ENDPOINT` over `otlp_endpoint`.
 
-    `span_processors` get the spans too. Raises ConfigError for a protocol that is unknown or not installed.
+    With `has_vllm_names` the exposition has a pod's metrics a second time, as vLLM calls them. `span_processors` get the
+    spans too. Raises ConfigError for a protocol that is unknown or not installed.
     """
     name = environ.get("OTEL_SERVICE_NAME") or service_name
     resource = Resource.create({"service.name": name, "service.instance.id": instance_id})
@@ -70,7 +86,11 @@ def open_signals(
     meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     tracer, close_tracer = _open_tracer(resource, span_exporter(otlp_endpoint, environ), span_processors)
     return Signals(
-        tracer=tracer, meter=meters.get_meter(_SCOPE), registry=registry, closers=(meters.shutdown, *close_tracer)
+        tracer=tracer,
+        meter=meters.get_meter(_SCOPE),
+        registry=registry,
+        closers=(meters.shutdown, *close_tracer),
+        has_vllm_names=has_vllm_names,
     )
 
 

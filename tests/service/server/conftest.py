@@ -181,6 +181,7 @@ class Pod:
     channel: grpc.aio.Channel
     signals: Signals
     spans: InMemorySpanExporter
+    identity: PodIdentity
 
     @property
     def inference(self):
@@ -219,7 +220,16 @@ async def start_pod():
     """A function that starts a pod; afterwards each that still lives must have nothing left."""
     pods = []
 
-    async def start(*, num_blocks=256, max_queued_requests=100, heartbeat_s=0.05, event_buffer=1000, chats=True):
+    async def start(
+        *,
+        num_blocks=256,
+        max_queued_requests=100,
+        heartbeat_s=0.05,
+        event_buffer=1000,
+        chats=True,
+        has_vllm_names=False,
+        captures_content=False,
+    ):
         tokenizer, runner, log = byte_tokenizer(), HeldRunner(), EventLog()
         spans = InMemorySpanExporter()
         pool = BlockPool(num_blocks, log)
@@ -260,7 +270,11 @@ async def start_pod():
         limits = Limits(model="tiny", max_len=MAX_LEN, vocab_size=VOCAB_SIZE, max_token_bytes=9)
         prompts = PromptReader(tokenizer, ChatTemplate(TEMPLATE) if chats else None)
         signals = open_signals(
-            service_name="headstart", instance_id="pod-0", span_processors=(SimpleSpanProcessor(spans),), environ={}
+            service_name="headstart",
+            instance_id="pod-0",
+            has_vllm_names=has_vllm_names,
+            span_processors=(SimpleSpanProcessor(spans),),
+            environ={},
         )
         completions = PodCompletions(
             engine,
@@ -268,7 +282,9 @@ async def start_pod():
             limits=limits,
             prompts=prompts,
             tokenizer=tokenizer,
-            recorder=RequestRecorder(signals.tracer, RequestInstruments(signals.meter), model="tiny"),
+            recorder=RequestRecorder(
+                signals.tracer, RequestInstruments(signals.meter), model="tiny", captures_content=captures_content
+            ),
         )
         services = PodServices(
             tracer=signals.tracer,
@@ -297,6 +313,7 @@ async def start_pod():
             channel_to(server.port),
             signals,
             spans,
+            identity,
         )
         pods.append((pod, prompts))
         return pod

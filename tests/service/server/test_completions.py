@@ -31,7 +31,7 @@ async def web_of(pod):
     web = web_for(pod)
     await web.start()
     try:
-        metrics = PodMetrics(pod.signals.meter, pod.engine, num_blocks=pod.pool.num_blocks)
+        metrics = PodMetrics(pod.signals.meter, pod.engine, identity=pod.identity)
         web.attach(pod.services.completions, refresh=metrics.take_steps)
         base_url = f"http://127.0.0.1:{web.http_port}/v1"
         async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
