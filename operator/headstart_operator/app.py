@@ -30,7 +30,7 @@ from headstart.telemetry.signals import Signals, open_signals
 from headstart_operator.balancer import Balancer
 from headstart_operator.catalog import Catalog
 from headstart_operator.config import OperatorConfig
-from headstart_operator.connection import open_connector
+from headstart_operator.connection import PodConnector
 from headstart_operator.fleet import Fleet
 from headstart_operator.inference_service import SERVICE, InferenceService
 from headstart_operator.metrics import FleetMetrics, RouteMetrics
@@ -120,7 +120,7 @@ class Operator:
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
     entrance = Entrance(config.entrance)
-    connect = open_connector(config.pod_access)
+    connect = PodConnector(config.pod_access).connect
     source, close_source = open_source(config)
     signals = open_signals(
         service_name="headstart-operator",

@@ -109,8 +109,8 @@ class Balancer:
         """Requests in progress, those that wait included."""
         return len(self._running)
 
-    async def read(self, request: pb.GenerateRequest) -> Job:
-        """Check and tokenize a request for every group of its model.
+    async def read(self, request: pb.GenerateRequest, *, tenant: str = "") -> Job:
+        """Check and tokenize a request for every group of its model. Without a `tenant` its salt stands for one.
 
         Raises InvalidRequestError, NotFoundError for a model that no pod serves, UnavailableError when its pods are
         gone.
@@ -135,7 +135,8 @@ class Balancer:
                 refusal = refusal or error
         if not readings:
             raise refusal or UnavailableError("the pods of this model are gone", retry_after_s=1.0)
-        return Job(request_id=request_id, model=groups[0].model, tenant=request.cache_salt, readings=tuple(readings))
+        tenant = tenant or request.cache_salt
+        return Job(request_id=request_id, model=groups[0].model, tenant=tenant, readings=tuple(readings))
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:

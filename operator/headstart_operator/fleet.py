@@ -18,6 +18,7 @@ from typing import Protocol
 
 import grpc.aio
 
+from headstart_operator.connection import insecure_channel
 from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.index import PrefixIndex
 from headstart_operator.pod import FollowedPod, derive_root, group_of
@@ -47,19 +48,6 @@ class FleetCounters:
 
     resyncs: Counter[str] = field(default_factory=Counter)
     misfits: int = 0
-
-
-def insecure_channel(address: str) -> grpc.aio.Channel:
-    """A connection that is tried again soon after its pod comes back."""
-    options = (
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.max_receive_message_length", 32 * 1024 * 1024),
-        # Pods of equal address must not share a connection: one of them may be gone.
-        ("grpc.use_local_subchannel_pool", 1),
-    )
-    return grpc.aio.insecure_channel(address, options=options)
 
 
 class Fleet:

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.access import Gate
 from headstart.edge.validation import check_prompt_length, check_tokenize
 from headstart.errors import FailedPreconditionError
 from headstart.telemetry.propagation import outgoing_headers
@@ -34,11 +35,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceService:
-    """Clients' requests, run on the fleet."""
+    """Clients' requests, run on the fleet. `gate` tells whose they are; None where no keys are asked for."""
 
-    def __init__(self, proxy: Proxy, balancer: Balancer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        balancer: Balancer,
+        *,
+        gate: Gate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._proxy = proxy
         self._balancer = balancer
+        self._gate = gate
         self._clock = clock
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -70,6 +79,7 @@ class InferenceService:
         remaining_s = context.time_remaining()
         call = Call(
             deadline_s=None if remaining_s is None else self._clock() + remaining_s,
+            tenant=self._gate.rpc_caller(context.invocation_metadata()).tenant if self._gate is not None else "",
             metadata=_passed_metadata(context),
         )
         messages: AsyncGenerator[bytes]

@@ -27,6 +27,8 @@ SILENCE_S = 2.0
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 
+_REFUSALS = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ class Subscriber:
                 _LOGGER.warning("pod %s: out of step (%s), asking for a snapshot", self._ref.name, error.reason)
             except grpc.aio.AioRpcError as error:
                 self.is_live = False
-                _LOGGER.info("pod %s: its stream ended with %s", self._ref.name, error.code().name)
+                self._tell(error.code())
             except TimeoutError:
                 self.is_live = False
                 self.silence.set()
@@ -73,6 +75,16 @@ class Subscriber:
             yield ()
             await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+
+    def _tell(self, code: grpc.StatusCode) -> None:
+        if code in _REFUSALS:
+            _LOGGER.warning(
+                "pod %s: refuses the router (%s): operator.pod_key must be a key of one of its admin tenants",
+                self._ref.name,
+                code.name,
+            )
+        else:
+            _LOGGER.info("pod %s: its stream ended with %s", self._ref.name, code.name)
 
     async def _watch_once(self) -> AsyncGenerator[tuple[str, ...], None]:
         epoch, seq = self.replica.begin()

@@ -24,6 +24,18 @@ class InvalidRequestError(HeadstartError):
         self.reason = reason
 
 
+class UnauthenticatedError(HeadstartError):
+    """No key, or none that is known. The text never says which part of a key was right."""
+
+    status = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(HeadstartError):
+    """The key is known, and its tenant may not do this."""
+
+    status = "PERMISSION_DENIED"
+
+
 class NotFoundError(HeadstartError):
     """A model or an adapter of this name is not served here."""
 

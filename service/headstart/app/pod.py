@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headstart.app.assembly import Assembly, assemble, warm_up_spec
-from headstart.app.model import Progress
+from headstart.app.entrance import entrance_options
+from headstart.edge.entrance import Entrance
+from headstart.app.loading import ModelLoading, Progress
 from headstart.config import Settings
 from headstart.edge.listening import stop_signals
 from headstart.edge.prompts import PromptReader
@@ -43,6 +45,7 @@ _LAST_SIGNALS_S = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod that is ready. The ports are those that were bound."""
+    entrance: Entrance
 
     engine: EngineHandle
     server: PodServer
@@ -84,6 +87,7 @@ class Pod:
             await self._close_rest()
 
     async def _close_rest(self) -> None:
+        await self.entrance.stop()
         gc.unfreeze()  # what was to stay for ever goes now, the kernels' memory in good order too
         self.prompts.close()
         await self.web.stop()
@@ -91,6 +95,7 @@ class Pod:
         await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
 
 
+    entrance: Entrance
 class _Fronts(NamedTuple):
     """What is up before the model is loaded."""
 
@@ -133,6 +138,7 @@ async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[P
 
 
 async def _assemble(settings: Settings, progress: Progress, *, is_tracing: bool) -> Assembly:
+    entrance = Entrance(entrance_options(settings.server))
     """`assemble` on a daemon thread: the process can end while it reads weights, which an executor's thread forbids."""
     event_loop = asyncio.get_running_loop()
     done: asyncio.Future[Assembly] = event_loop.create_future()
@@ -153,6 +159,7 @@ async def _assemble(settings: Settings, progress: Progress, *, is_tracing: bool)
             failure = error
         # The event loop is closed when a signal ended the start: nobody is left to tell.
         with contextlib.suppress(RuntimeError):
+        entrance.start()
             event_loop.call_soon_threadsafe(settle, assembly, failure)
 
     threading.Thread(target=load, name="load", daemon=True).start()
@@ -165,6 +172,7 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
     signals = open_signals(
         service_name="headstart",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
+        await entrance.stop()
         otlp_endpoint=settings.telemetry.otlp_endpoint,
         has_vllm_names=settings.telemetry.vllm_metric_names,
     )
@@ -174,8 +182,8 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
     health_server = HealthServer(health, host=chosen.host, port=chosen.health_port)
     web = Web(
         signals,
-        is_live=health.is_live,
-        is_ready=health.is_ready,
+        probes=health.probes(),
+        entrance=entrance,
         host=chosen.host,
         http_port=chosen.http_port,
         metrics_port=chosen.metrics_port,
@@ -191,10 +199,11 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         # What is loaded by now stays for ever: a full collection need not walk it again in the middle of a step.
         gc.collect()
         gc.freeze()
-        return _with_services(settings, assembly, health, _Fronts(health_server, web, signals))
+        return _with_services(settings, assembly, health, _Fronts(entrance, health_server, web, signals))
     except BaseException:
         await web.stop()
         await health_server.stop()
+        entrance=fronts.entrance,
         signals.shutdown(timeout_s=_LAST_SIGNALS_S)
         raise
 
@@ -202,6 +211,7 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
 def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fronts: _Fronts) -> Pod:
     tokenizer = assembly.tokenizer
     prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer) if tokenizer is not None else None)
+        entrance=fronts.entrance,
     engine, identity, limits, signals = assembly.engine, assembly.identity, assembly.limits, fronts.signals
     completions = PodCompletions(
         engine,

@@ -47,7 +47,10 @@ def operator_config(settings: Settings) -> OperatorConfig:
     """The operator's part of the settings. Raises ConfigError."""
     from headstart_operator.balancer import QueueLimits
     from headstart_operator.config import OperatorConfig, parse_endpoints
+    from headstart_operator.connection import PodAccess
     from headstart_operator.score import Policy
+
+    from headstart.app.entrance import entrance_options
 
     chosen, server = settings.operator, settings.server
     return OperatorConfig(
@@ -58,6 +61,14 @@ def operator_config(settings: Settings) -> OperatorConfig:
         kube_api=chosen.kube_api,
         policy=Policy(chosen.policy),
         fleet_secret=settings.cache.hash_seed.get_secret_value().encode(),
+        pod_access=PodAccess(
+            key=chosen.pod_key.get_secret_value(),
+            ca_file=chosen.pod_tls.ca_file,
+            cert_file=chosen.pod_tls.cert_file,
+            key_file=chosen.pod_tls.key_file,
+            server_name=chosen.pod_tls.server_name,
+        ),
+        entrance=entrance_options(server),
         queue_limits=QueueLimits(
             max_requests=chosen.max_queued_requests,
             max_tokens=chosen.max_queued_tokens,

@@ -47,6 +47,15 @@ def encode_extras(*, lora: str = "", lora_digest: str = "", cache_salt: str = ""
     return extras
 
 
+def tenant_salt(tenant: str, cache_salt: str) -> str:
+    """The salt in effect of a tenant's request: 64 hex digits that no other pair of tenant and own salt gives.
+
+    Both parts are length-prefixed and hashed, so no tenant can write a salt that becomes another's.
+    """
+    parts = _prefixed(tenant.encode()) + _prefixed(cache_salt.encode())
+    return sha256(b"headstart/tenant/1\0" + parts).hexdigest()
+
+
 def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extras: bytes = b"") -> list[bytes]:
     """Chain hashes of the full blocks of `token_ids`; a partly filled last block has none.
 

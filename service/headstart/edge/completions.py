@@ -27,11 +27,12 @@ class Completions(Protocol):
         """What is served now, without duplicates."""
 
     def generate(
-        self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None
+        self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """The messages of one Generate call; `deadline_s` is on the monotonic clock. Raises HeadstartError.
 
-        Whoever does not read to the end must `aclose` it: that cancels the request.
+        `tenant` is whose turn it takes where requests wait for each other; "" when no key tells. Whoever does not
+        read to the end must `aclose` it: that cancels the request.
         """
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from headstart.edge.health import Probe
+from headstart.edge.tls import ServerTls
 from headstart.errors import ConfigError
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -20,8 +21,9 @@ _LAST_WORDS_S = 1.0
 class HttpServer:
     """`port` is the one that was bound, for a wish of 0, once it has started."""
 
-    def __init__(self, app: web.Application, *, host: str, port: int) -> None:
+    def __init__(self, app: web.Application, *, host: str, port: int, tls: ServerTls | None = None) -> None:
         self._host = host
+        self._context = tls.http_context() if tls is not None else None
         self.port = port
         # A client that leaves cancels its handler, and so its request.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S)
@@ -30,7 +32,8 @@ class HttpServer:
         """Raises ConfigError when the address is taken or is none."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self.port, reuse_port=False).start()
+            site = web.TCPSite(self._runner, self._host, self.port, reuse_port=False, ssl_context=self._context)
+            await site.start()
         except OSError:
             await self._runner.cleanup()
             raise ConfigError(

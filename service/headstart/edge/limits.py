@@ -9,6 +9,8 @@ _BYTES_PER_TOKEN = 16
 
 _ALWAYS_READ_BYTES = 64 * 1024
 
+MAX_CACHE_SALT_BYTES = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -32,7 +34,7 @@ class Limits:
     max_stop_token_ids: int = 64
     max_logit_bias: int = 300
     max_request_id_bytes: int = 128
-    max_cache_salt_bytes: int = 256
+    max_cache_salt_bytes: int = MAX_CACHE_SALT_BYTES
     max_messages: int = 1024
     max_content_parts: int = 4096
     max_tools: int = 128

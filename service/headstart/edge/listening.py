@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import grpc.aio
 
+from headstart.edge.tls import ServerTls
 from headstart.errors import ConfigError
 
 MAX_RECEIVE_BYTES = 32 * 1024 * 1024
@@ -34,11 +35,14 @@ def server_options() -> list[tuple[str, int]]:
     ]
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """The bound port. Raises ConfigError when the address is taken or is none."""
+def bind(server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None) -> int:
+    """The bound port, plain without `tls`. Raises ConfigError when the address is taken or is none."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(address)
+        if tls is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, tls.grpc_credentials())
     except RuntimeError:
         bound = 0
     if not bound:

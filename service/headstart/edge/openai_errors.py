@@ -1,4 +1,4 @@
-"""Errors of our tree as OpenAI's: the HTTP status, the body, and when to come back. Holds no state."""
+"""Errors of our tree as OpenAI's: the HTTP status, the body, and what the headers add. Holds no state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headstart.edge.openai_requests import openai_param
-from headstart.errors import HeadstartError, InvalidRequestError, UnavailableError
+from headstart.errors import HeadstartError, InvalidRequestError, UnauthenticatedError, UnavailableError
 
 _HTTP_STATUSES: Mapping[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -22,6 +22,8 @@ _HTTP_STATUSES: Mapping[str, int] = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
+# Where OpenAI's word is another than the status'.
+_CODES: Mapping[str, str] = {"INVALID_ARGUMENT": "invalid_value", "UNAUTHENTICATED": "invalid_api_key"}
 _KINDS: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -37,16 +39,17 @@ def http_status(error: HeadstartError) -> int:
 def error_body(error: HeadstartError) -> dict[str, Any]:
     """The JSON that clients of OpenAI turn into their exceptions."""
     status = http_status(error)
-    is_invalid = isinstance(error, InvalidRequestError)
     param = openai_param(error.field) if isinstance(error, InvalidRequestError) else None
     message = f"{param}: {error.reason}" if isinstance(error, InvalidRequestError) else str(error)
     kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    code = "invalid_value" if is_invalid else error.status.lower()
+    code = _CODES.get(error.status, error.status.lower())
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def retry_headers(error: HeadstartError) -> dict[str, str]:
-    """When to come back: in seconds for everybody, in milliseconds for OpenAI's clients."""
+def error_headers(error: HeadstartError) -> dict[str, str]:
+    """When to come back: in seconds for everybody, in milliseconds for OpenAI's clients. Or that a key is wanted."""
+    if isinstance(error, UnauthenticatedError):
+        return {"WWW-Authenticate": "Bearer"}
     if not isinstance(error, UnavailableError):
         return {}
     retry_after_ms = round(error.retry_after_s * 1000)

@@ -19,9 +19,10 @@ from opentelemetry import trace
 from opentelemetry.trace import Tracer
 
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.access import CALLER
 from headstart.edge.completions import Completions
 from headstart.edge.interleave import interleave
-from headstart.edge.openai_errors import error_body, http_status, retry_headers
+from headstart.edge.openai_errors import error_body, error_headers, http_status
 from headstart.edge.openai_requests import (
     GenerationBody,
     chat_request,
@@ -111,9 +112,13 @@ class OpenAiFront:
         self, http_request: web.Request, body: GenerationBody, requests: Sequence[pb.GenerateRequest], answer: Answer
     ) -> web.StreamResponse:
         completions = self._open()
+        caller = http_request.get(CALLER)
+        tenant = caller.tenant if caller is not None else ""
+        if caller is not None:
+            requests = [caller.admit(request) for request in requests]
         async with AsyncExitStack() as stack:
             # Closed in the other order: first the reading stops, then each call is cancelled.
-            calls = [completions.generate(request) for request in requests]
+            calls = [completions.generate(request, tenant=tenant) for request in requests]
             for call in calls:
                 stack.push_async_callback(call.aclose)
             messages = await stack.enter_async_context(aclosing(interleave(calls)))
@@ -209,7 +214,7 @@ def _event(content: dict[str, Any]) -> bytes:
 
 
 def _refusal(error: HeadstartError) -> web.Response:
-    return web.json_response(error_body(error), status=http_status(error), headers=retry_headers(error))
+    return web.json_response(error_body(error), status=http_status(error), headers=error_headers(error))
 
 
 def _http_refusal(error: web.HTTPException) -> web.StreamResponse:

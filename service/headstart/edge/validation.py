@@ -75,7 +75,7 @@ def check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
 def check_lookup(request: prefix_cache_pb2.LookupRequest, limits: Limits) -> None:
     """A prompt's ids or the hashes of its leading blocks, not both. Raises as `check_generate`."""
     _check_lora(request.lora)
-    _check_cache_salt(request.cache_salt, limits)
+    check_cache_salt(request.cache_salt, limits.max_cache_salt_bytes)
     if bool(request.token_ids) == bool(request.hashes):
         raise InvalidRequestError("token_ids", "set either token_ids or hashes")
     if request.token_ids:
@@ -93,10 +93,11 @@ def _check_lora(lora: str) -> None:
         raise NotFoundError("lora: this pod serves no adapters")
 
 
-def _check_cache_salt(cache_salt: str, limits: Limits) -> None:
+def check_cache_salt(cache_salt: str, max_bytes: int) -> None:
+    """Raises InvalidRequestError for a salt that is too long."""
     size = len(cache_salt.encode())
-    if size > limits.max_cache_salt_bytes:
-        raise InvalidRequestError("cache_salt", f"{size} bytes; at most {limits.max_cache_salt_bytes}")
+    if size > max_bytes:
+        raise InvalidRequestError("cache_salt", f"{size} bytes; at most {max_bytes}")
 
 
 def _check_model(model: str, limits: Limits) -> None:
@@ -113,7 +114,7 @@ def _check_names(request: inference_pb2.GenerateRequest, limits: Limits) -> None
     # '#' separates the choice index in the ids that the server makes from this one.
     if not all("!" <= char <= "~" and char != "#" for char in request_id):
         raise InvalidRequestError("request_id", "only visible ASCII characters other than '#' are allowed")
-    _check_cache_salt(request.cache_salt, limits)
+    check_cache_salt(request.cache_salt, limits.max_cache_salt_bytes)
     if request.priority and not limits.has_priorities:
         raise InvalidRequestError("priority", "this pod schedules first come, first served; leave it unset")
 

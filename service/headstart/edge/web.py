@@ -7,11 +7,13 @@ of the two servers: whoever started them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
+from headstart.edge.access import guard
 from headstart.edge.completions import Completions
+from headstart.edge.entrance import Entrance
 from headstart.edge.health import Probe
 from headstart.edge.http_server import HttpServer, add_metrics, add_probes
 from headstart.edge.openai_http import OpenAiFront
@@ -21,21 +23,33 @@ _REFRESH_S = 1.0
 
 
 class Web:
-    """`http_port` and `metrics_port` are those that were bound, once it has started."""
+    """`http_port` and `metrics_port` are those that were bound, once it has started.
+
+    `probes` are those of gRPC's health. The entrance is `http_port`'s: metrics alone are plain and open, for scrapers.
+    """
 
     def __init__(
-        self, signals: Signals, *, is_live: Probe, is_ready: Probe, host: str, http_port: int, metrics_port: int
+        self,
+        signals: Signals,
+        *,
+        probes: Mapping[str, Probe],
+        entrance: Entrance,
+        host: str,
+        http_port: int,
+        metrics_port: int,
     ) -> None:
         self._signals = signals
         self._front = OpenAiFront(signals.tracer)
         self._refresh: Callable[[], None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         served = self._front.application()
-        add_probes(served, is_live=is_live, is_ready=is_ready)
+        if entrance.gate is not None:
+            served.middlewares.append(guard(entrance.gate))
+        add_probes(served, is_live=probes["liveness"], is_ready=probes["readiness"])
         scraped = web.Application()
         for app in (served, scraped):
             add_metrics(app, self._exposition)
-        self._http = HttpServer(served, host=host, port=http_port)
+        self._http = HttpServer(served, host=host, port=http_port, tls=entrance.tls)
         self._scraped = HttpServer(scraped, host=host, port=metrics_port)
 
     @property

@@ -18,6 +18,8 @@ from grpc_reflection.v1alpha import reflection
 from opentelemetry.trace import Tracer
 
 from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
+from headstart.edge.access import AuthInterceptor
+from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options
@@ -44,6 +46,7 @@ class PodServices:
     inference: InferenceServicer
     prefix_cache: PrefixCacheServicer
     tracer: Tracer
+    entrance: Entrance
 
 
 class HealthServer:
@@ -70,8 +73,10 @@ class PodServer:
         self._services = services
         self._pod_health = health
         self._health = HealthServicer(health.probes())
+        gate = services.entrance.gate
+        guards = [AuthInterceptor(gate)] if gate is not None else []
         self._server = grpc.aio.server(
-            interceptors=[StatusInterceptor(), TracingInterceptor(services.tracer)],
+            interceptors=[StatusInterceptor(), *guards, TracingInterceptor(services.tracer)],
             options=server_options(),
             maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
         )
@@ -79,7 +84,7 @@ class PodServer:
         prefix_cache_pb2_grpc.add_PrefixCacheServicer_to_server(services.prefix_cache, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(_SERVICES, self._server)
-        self.port = bind(self._server, host, port)
+        self.port = bind(self._server, host, port, services.entrance.tls)
 
     async def start(self) -> None:
         await self._server.start()

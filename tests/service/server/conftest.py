@@ -17,6 +17,7 @@ from headstart.cache.pool import BlockPool
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc, prefix_cache_pb2_grpc
+from headstart.edge.entrance import Entrance, EntranceOptions
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
 from headstart.engine.decoder import Decoder
@@ -287,6 +288,7 @@ async def start_pod():
             ),
         )
         services = PodServices(
+            entrance=Entrance(EntranceOptions()),
             tracer=signals.tracer,
             engine=engine,
             completions=completions,

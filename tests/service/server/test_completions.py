@@ -18,8 +18,8 @@ from service.server.conftest import until
 def web_for(pod, *, metrics_port=0):
     return Web(
         pod.signals,
-        is_live=pod.health.is_live,
-        is_ready=pod.health.is_ready,
+        probes=pod.health.probes(),
+        entrance=pod.services.entrance,
         host="127.0.0.1",
         http_port=0,
         metrics_port=metrics_port,
