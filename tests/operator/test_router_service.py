@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from headstart.cli import main
+from headstart.cli.client import Access
 from headstart.cli.verify import Comparison, compare
 from headstart.contract.proto import inference_pb2, router_pb2, router_pb2_grpc
 from operator_rig import Rig, generate, prompt, rig, until
@@ -97,7 +98,8 @@ async def test_verify_names_what_is_stale_and_what_is_missing() -> None:
 
         def look() -> list[Comparison]:
             with grpc.insecure_channel(f"127.0.0.1:{r.operator.grpc_port}") as channel:
-                return compare(ForgetfulRouter(router_pb2_grpc.RouterStub(channel)), timeout=5, looks=2)
+                router = ForgetfulRouter(router_pb2_grpc.RouterStub(channel))
+                return compare(router, Access(), timeout=5, looks=2)
 
         (found,) = await asyncio.to_thread(look)
         assert not found.is_equal

@@ -39,11 +39,12 @@ def _subcommand(word: str) -> str:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    access = client.access_from(parsed)
     if parsed.what == "verify":
-        return run_verify(parsed.endpoint, timeout=parsed.timeout, is_json=parsed.json)
+        return run_verify(parsed.endpoint, access, timeout=parsed.timeout, is_json=parsed.json)
 
     def show() -> int:
-        with client.open_channel(parsed.endpoint) as channel:
+        with client.open_channel(parsed.endpoint, access) as channel:
             stub = rpc.PrefixCacheStub(channel)
             state = stub.GetState(pb.GetStateRequest(), timeout=parsed.timeout)
             held = read_snapshot(stub, parsed.timeout)

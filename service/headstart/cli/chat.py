@@ -23,8 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    access = client.access_from(parsed)
+
     def converse() -> int:
-        with client.open_channel(parsed.endpoint) as channel:
+        with client.open_channel(parsed.endpoint, access) as channel:
             stub = rpc.InferenceStub(channel)
             # A pod that is not there is told now, not after the first question has been typed.
             model = stub.GetModel(pb.GetModelRequest(), timeout=parsed.timeout or _HELLO_TIMEOUT_S).name

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 import grpc
 
 from headstart.cli.values import MAX_INT32, MAX_UINT32, MAX_UINT64, endpoint, seconds, whole
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.keyed_channel import KeyedChannel
+from headstart.edge.tls import NamedFile, client_credentials
+from headstart.errors import ConfigError
 
+KEY_VARIABLE = "HEADSTART_API_KEY"
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
 # The server takes prompts up to this size; answers with many logprobs may be as large.
 _MAX_MESSAGE_BYTES = 32 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How to come in at a server. `credentials` are None for a plain connection, `key` is "" without one.
+
+    `server_name` is what stands in the server's certificate, "" for the endpoint's own host.
+    """
+
+    key: str = field(default="", repr=False)
+    credentials: grpc.ChannelCredentials | None = None
+    server_name: str = ""
+
+
 def add_endpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """Where to, and how long at most."""
+    """Where to, how to come in there, and how long at most."""
     parser.add_argument(
         "--endpoint",
         type=endpoint,
@@ -26,6 +46,51 @@ def add_endpoint_flags(parser: argparse.ArgumentParser) -> None:
         help=f"host:port of the gRPC server [{DEFAULT_ENDPOINT}].",
     )
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="Give up after this long [never].")
+    group = parser.add_argument_group("access")
+    group.add_argument(
+        "--api-key-file", metavar="FILE", help=f"A file that holds the API key [the variable {KEY_VARIABLE}]."
+    )
+    group.add_argument("--tls", action="store_true", help="Encrypt; the server's certificate is checked.")
+    group.add_argument("--ca-file", metavar="FILE", default="", help="Whom to trust in it, in PEM; implies --tls.")
+    group.add_argument("--cert-file", metavar="FILE", default="", help="A certificate to show, if one is asked for.")
+    group.add_argument("--key-file", metavar="FILE", default="", help="The private key of that certificate.")
+    group.add_argument(
+        "--tls-server-name", metavar="NAME", default="", help="The name in the certificate, if not the endpoint's."
+    )
+
+
+def access_from(parsed: argparse.Namespace) -> Access:
+    """The choices of `add_endpoint_flags`. Raises ConfigError that names the flag, and never shows a key."""
+    is_encrypted = parsed.tls or bool(parsed.ca_file)
+    for flag in ("cert_file", "key_file", "tls_server_name"):
+        if getattr(parsed, flag) and not is_encrypted:
+            raise ConfigError(f"--{flag.replace('_', '-')}: needs --tls or --ca-file as well")
+    files = (
+        NamedFile("--ca-file", parsed.ca_file),
+        NamedFile("--cert-file", parsed.cert_file),
+        NamedFile("--key-file", parsed.key_file),
+    )
+    return Access(
+        key=_read_key(parsed.api_key_file),
+        credentials=client_credentials(*files) if is_encrypted else None,
+        server_name=parsed.tls_server_name,
+    )
+
+
+def _read_key(path: str | None) -> str:
+    origin = KEY_VARIABLE if path is None else f"--api-key-file: {path}"
+    try:
+        text = os.environ.get(KEY_VARIABLE, "") if path is None else Path(path).read_text(encoding="ascii")
+    except OSError as error:
+        raise ConfigError(f"{origin} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{origin} holds no key: it is not ASCII") from None
+    key = text.strip()
+    if path is not None and not key:
+        raise ConfigError(f"{origin} is empty")
+    if not all("!" <= char <= "~" for char in key):
+        raise ConfigError(f"{origin}: a key is one word of visible ASCII characters")
+    return key
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +127,21 @@ def chat_message(role: str, text: str) -> pb.Message:
 
 
 @contextmanager
-def open_channel(target: str) -> Iterator[grpc.Channel]:
-    """A plaintext channel, closed on the way out."""
-    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_retries", 0)]
-    with grpc.insecure_channel(target, options=options) as channel:
-        yield channel
+def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
+    """A channel, closed on the way out."""
+    options: list[tuple[str, int | str]] = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.enable_retries", 0),
+    ]
+    if access.server_name:
+        options.append(("grpc.ssl_target_name_override", access.server_name))
+    if access.credentials is None:
+        channel = grpc.insecure_channel(target, options=options)
+    else:
+        channel = grpc.secure_channel(target, access.credentials, options=options)
+    with channel:
+        # A keyed channel has what stubs use of a channel, and no more.
+        yield cast(grpc.Channel, KeyedChannel(channel, access.key)) if access.key else channel
 
 
 def report_failure(action: Callable[[], int], target: str) -> int:

@@ -45,9 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     request = build_request(parsed)
+    access = client.access_from(parsed)
 
     def stream() -> int:
-        with client.open_channel(parsed.endpoint) as channel:
+        with client.open_channel(parsed.endpoint, access) as channel:
             responses = rpc.InferenceStub(channel).Generate(request, timeout=parsed.timeout)
             print_json(responses) if parsed.json else print_text(responses, parsed.n)
         return 0

@@ -23,8 +23,10 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         request = pb.TokenizeRequest(text=text)
 
+    access = client.access_from(parsed)
+
     def call() -> int:
-        with client.open_channel(parsed.endpoint) as channel:
+        with client.open_channel(parsed.endpoint, access) as channel:
             response = rpc.InferenceStub(channel).Tokenize(request, timeout=parsed.timeout)
         print(",".join(str(token) for token in response.token_ids))
         return 0

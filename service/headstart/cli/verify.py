@@ -40,20 +40,25 @@ class Comparison:
         return not (self.stale or self.missing or self.problem)
 
 
-def run_verify(endpoint: str, *, timeout: float | None, is_json: bool) -> int:
-    """Print the comparison; exit code 0 when all pods are known exactly, 1 otherwise."""
+def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, is_json: bool) -> int:
+    """Print the comparison; exit code 0 when all pods are known exactly, 1 otherwise.
+
+    `access` is for the operator and for its pods.
+    """
 
     def verify() -> int:
-        with client.open_channel(endpoint) as channel:
-            results = compare(router_pb2_grpc.RouterStub(channel), timeout=timeout or _TIMEOUT_S)
+        with client.open_channel(endpoint, access) as channel:
+            results = compare(router_pb2_grpc.RouterStub(channel), access, timeout=timeout or _TIMEOUT_S)
         _show(results, is_json=is_json)
         return 0 if results and all(result.is_equal for result in results) else 1
 
     return client.report_failure(verify, endpoint)
 
 
-def compare(router: router_pb2_grpc.RouterStub, *, timeout: float, looks: int = _LOOKS) -> list[Comparison]:
-    """Every pod that serves, by name. Raises RpcError when the operator does not answer."""
+def compare(
+    router: router_pb2_grpc.RouterStub, access: client.Access, *, timeout: float, looks: int = _LOOKS
+) -> list[Comparison]:
+    """Every pod that serves, by name; `access` is for the pods. Raises RpcError when the operator does not answer."""
     pods = [pod for pod in router.GetPods(router_pb2.GetPodsRequest(), timeout=timeout).pods if pod.is_serving]
     results: dict[str, Comparison] = {}
     for look in range(looks):
@@ -64,7 +69,7 @@ def compare(router: router_pb2_grpc.RouterStub, *, timeout: float, looks: int = 
             time.sleep(_PAUSE_S)
         index = _read_index(router, timeout)
         for pod in pending:
-            results[pod.address] = _narrowed(_compare_pod(pod, index, timeout), results.get(pod.address))
+            results[pod.address] = _narrowed(_compare_pod(pod, access, index, timeout), results.get(pod.address))
     return [results[pod.address] for pod in pods]
 
 
@@ -75,10 +80,12 @@ def _narrowed(now: Comparison, before: Comparison | None) -> Comparison:
     return Comparison(now.pod, now.address, now.num_held, now.stale & before.stale, now.missing & before.missing)
 
 
-def _compare_pod(pod: router_pb2.Pod, index: Mapping[str, set[int]], timeout: float) -> Comparison:
+def _compare_pod(
+    pod: router_pb2.Pod, access: client.Access, index: Mapping[str, set[int]], timeout: float
+) -> Comparison:
     indexed = index.get(pod.uid, set())
     try:
-        with client.open_channel(pod.address) as channel:
+        with client.open_channel(pod.address, access) as channel:
             held = set(read_snapshot(prefix_cache_pb2_grpc.PrefixCacheStub(channel), timeout).parents)
     except grpc.RpcError as error:
         return Comparison(pod.name, pod.address, 0, frozenset(), frozenset(), f"not reached: {error.code().name}")
