@@ -26,6 +26,7 @@ _CALLER_SPAN = "00f067aa0ba902b7"
 _METADATA = (("traceparent", f"00-{_TRACE_ID}-{_CALLER_SPAN}-01"),)
 _GENERATE = "headstart.v1.Inference/Generate"
 _CANARY = 31_337
+_MODEL = "simulated"
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore[misc]
@@ -168,6 +169,10 @@ async def test_the_operators_metrics_say_how_right_it_was_and_what_it_knows() ->
         for bound in ("-1.0", "0.0", "+Inf")
     }
     assert errors == {"-1.0": 0, "0.0": 3, "+Inf": 3}
+    labels = f'gen_ai_operation_name="text_completion",gen_ai_provider_name="headstart",gen_ai_request_model="{_MODEL}"'
+    for name in ("request_duration", "time_to_first_token", "time_per_output_token"):
+        assert found[f"gen_ai_server_{name}_seconds_count{{{labels}}}"] == 3
+    assert found["headstart_generated_tokens_total"] == 3 * 4
     assert found["headstart_index_blocks"] == 4
     assert (found['headstart_pods{state="candidate"}'], found['headstart_pods{state="other"}']) == (2, 0)
     hits = [_samples(text)["headstart_prefix_cache_hit_tokens_total"] for text in pods]

@@ -73,7 +73,7 @@ def open_signals(
 ) -> Signals:
     """`OTEL_SERVICE_NAME` wins over `service_name`, `OTEL_EXPORTER_OTLP_*ENDPOINT` over `otlp_endpoint`.
 
-    With `has_vllm_names` the exposition has a pod's metrics a second time, as vLLM calls them. `span_processors` get the
+    With `has_vllm_names` the exposition has a pod's metrics twice, also as vLLM calls them. `span_processors` get the
     spans too. Raises ConfigError for a protocol that is unknown or not installed.
     """
     name = environ.get("OTEL_SERVICE_NAME") or service_name

@@ -10,9 +10,7 @@ from headstart.edge.content import MAX_CHARS, CapturedContent
 
 
 def _chat(*messages: tuple[str, str]) -> pb.GenerateRequest:
-    chat = pb.Chat(
-        messages=[pb.Message(role=role, content=[pb.ContentPart(text=text)]) for role, text in messages]
-    )
+    chat = pb.Chat(messages=[pb.Message(role=role, content=[pb.ContentPart(text=text)]) for role, text in messages])
     return pb.GenerateRequest(chat=chat)
 
 

@@ -10,7 +10,9 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 
 def orca_report():
     """xds.data.orca.v3.OrcaLoadReport as published by cncf/xds."""
-    file = descriptor_pb2.FileDescriptorProto(name="orca_load_report.proto", package="xds.data.orca.v3", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="orca_load_report.proto", package="xds.data.orca.v3", syntax="proto3"
+    )
     report = file.message_type.add(name="OrcaLoadReport")
     doubles = {"cpu_utilization": 1, "mem_utilization": 2, "rps_fractional": 6, "eps": 7, "application_utilization": 9}
     for name, number in doubles.items():
@@ -53,4 +55,4 @@ def test_orcas_readers_find_utilisation_and_queue():
         "num_requests_running": 4.0,
         "num_requests_waiting": 3.0,
     }
-    assert not (report.cpu_utilization or report.eps or report.rps_fractional or report.request_cost)
+    assert (report.cpu_utilization, report.eps, report.rps_fractional, dict(report.request_cost)) == (0, 0, 0, {})
