@@ -116,12 +116,9 @@ void bind_gemm(nb::module_& m) {
       .def_ro("k", &PackedWeight::k)
       .def_prop_ro("num_bytes", &PackedWeight::num_bytes)
       .def_prop_ro("type", [](const PackedWeight& w) { return std::string(weight_type_name(w.type)); });
-  m.def("pack", [](HugeArena& arena, Matrix<const float> w, const std::string& type) {
-    return pack_f32(arena, w.data(), w.shape(0), w.shape(1), weight_type(type));
-  }, "arena"_a, "w"_a, "type"_a);
-  m.def("pack", [](HugeArena& arena, Matrix<const uint16_t> w) {
-    return pack_bf16(arena, w.data(), w.shape(0), w.shape(1));
-  }, "arena"_a, "w"_a);
+  m.def("pack", [](HugeArena& arena, Matrix<const uint8_t> rows, const std::string& stored, const std::string& type) {
+    return pack_rows(arena, stored_rows(stored, rows.data(), rows.shape(0), rows.shape(1)), weight_type(type));
+  }, "arena"_a, "rows"_a, "stored"_a, "type"_a);
   m.def("pack_blocks", [](HugeArena& arena, Matrix<const uint8_t> blocks, int64_t k, const std::string& type) {
     const int64_t block_bytes = gguf_block_bytes(weight_type(type));
     require(k >= 0 && static_cast<int64_t>(blocks.shape(1)) == k / kQuantBlock * block_bytes,

@@ -85,16 +85,18 @@ Decoder::VectorPlace Decoder::find_vector(const std::string& name, Layer& layer)
   return {};
 }
 
-void Decoder::load(const std::string& name, int64_t layer, const float* values, int64_t n, int64_t k) {
+void Decoder::load(const std::string& name, int64_t layer, const StoredRows& rows) {
   require(layer >= 0 && layer < config_.num_layers, "layer: must lie in [0, num_layers)");
   const VectorPlace vector = find_vector(name, layers_[layer]);
   if (vector.values) {
-    require(n == vector.size && k == 1, "values: " + name + " must have " + std::to_string(vector.size) + " numbers");
-    vector.values->assign(values, values + n);
+    require(rows.num_rows == 1 && rows.row_size() == vector.size,
+            "values: " + name + " must have " + std::to_string(vector.size) + " numbers");
+    vector.values->resize(vector.size);
+    rows.read(0, vector.values->data());
     return;
   }
-  *matrix_place(name, layer, n, k) =
-      pack_f32(arena_, values, n, k, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
+  *matrix_place(name, layer, rows.num_rows, rows.row_size()) =
+      pack_rows(arena_, rows, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
 }
 
 void Decoder::load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,

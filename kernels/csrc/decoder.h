@@ -43,11 +43,12 @@ class Decoder {
   // Throws std::invalid_argument that names the number that makes no sense.
   Decoder(const DecoderConfig& config, const KernelTable& table, const float* cos, const float* sin, int num_threads);
 
-  // A matrix [n][k] row-major or a vector (k = 1), by its name below; layer is ignored for those of the whole model.
+  // A matrix, rounded to bf16 when the decoder is_bf16, or a vector as one row, by its name below; layer is ignored for
+  // those of the whole model.
   // Matrices: qkv, out, gate_up, down; embedding and lm_head of the whole model. Without lm_head the embedding serves.
   // Vectors: input_norm, post_norm, and where the model has them qkv_bias, out_bias, q_norm, k_norm; final_norm.
   // Throws std::invalid_argument for an unknown name or another shape than the config's.
-  void load(const std::string& name, int64_t layer, const float* values, int64_t n, int64_t k);
+  void load(const std::string& name, int64_t layer, const StoredRows& rows);
 
   // A matrix as GGUF stores it, in blocks of q8_0 or q4_1 along k, kept so: is_bf16 decoders only.
   void load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,

@@ -82,13 +82,12 @@ void bind_decoder(nb::module_& m) {
       .def("__init__", &init_decoder, "sizes"_a, "rms_norm_eps"_a, "is_bf16"_a, "cos"_a, "sin"_a, "num_threads"_a = 0,
            "isa"_a = "")
       .def_prop_ro("num_threads", &Decoder::num_threads)
-      .def("load", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const float> values) {
-        nb::gil_scoped_release release;  // others unpack the next one meanwhile
-        self.load(name, layer, values.data(), values.shape(0), values.shape(1));
-      }, "name"_a, "layer"_a, "values"_a)
-      .def("load", [](Decoder& self, const std::string& name, int64_t layer, Vector<const float> values) {
-        self.load(name, layer, values.data(), values.shape(0), 1);
-      }, "name"_a, "layer"_a, "values"_a)
+      .def("load", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const uint8_t> rows,
+                      const std::string& type) {
+        const StoredRows stored = stored_rows(type, rows.data(), rows.shape(0), rows.shape(1));
+        nb::gil_scoped_release release;  // others read the next one meanwhile, and a server is imported
+        self.load(name, layer, stored);
+      }, "name"_a, "layer"_a, "rows"_a, "type"_a)
       .def("load_blocks", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const uint8_t> rows,
                              const std::string& type) {
         const PackedWeight::Type packed_type = weight_type(type);

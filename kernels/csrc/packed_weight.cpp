@@ -2,10 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bf16.h"
 
@@ -47,26 +49,25 @@ void check_size(int64_t n, int64_t k) {
   if (k < 1) throw std::invalid_argument("k: must be at least 1, is " + std::to_string(k));
 }
 
-PackedWeight pack_floats(HugeArena& arena, const float* w, int64_t n, int64_t k) {
-  PackedWeight weight = make_weight(arena, PackedWeight::Type::f32, n, k, k * kGroupColumns * 4);
-  float* out = reinterpret_cast<float*>(weight.memory.get());
-  for (int64_t row = 0; row < n; ++row) {
-    float* column = out + row / kGroupColumns * k * kGroupColumns + row % kGroupColumns;
-    for (int64_t i = 0; i < k; ++i) column[i * kGroupColumns] = w[row * k + i];
+// Sixteen rows at a time, so that a group is written from its start to its end: `encode` makes one row's words, which
+// the group has side by side. Rows beyond the last stay zero.
+template <typename Encode>
+void pack_groups(const StoredRows& rows, int64_t words, uint32_t* out, Encode encode) {
+  std::vector<float> values(rows.row_size() + 1);  // an odd row has a zero partner at its end
+  std::vector<uint32_t> encoded(kGroupColumns * words);
+  for (int64_t first = 0; first < rows.num_rows; first += kGroupColumns, out += kGroupColumns * words) {
+    const int64_t count = std::min(kGroupColumns, rows.num_rows - first);
+    if (count < kGroupColumns) std::fill(encoded.begin(), encoded.end(), 0);
+    for (int64_t column = 0; column < count; ++column) {
+      rows.read(first + column, values.data());
+      encode(values.data(), encoded.data() + column * words);
+    }
+    for (int64_t word = 0; word < words; ++word) {
+      for (int64_t column = 0; column < kGroupColumns; ++column) {
+        out[word * kGroupColumns + column] = encoded[column * words + word];
+      }
+    }
   }
-  return weight;
-}
-
-template <typename Source, typename ToBf16>
-PackedWeight pack_halves(HugeArena& arena, const Source* w, int64_t n, int64_t k, ToBf16 to_bf16) {
-  const int64_t pairs = (k + 1) / 2;
-  PackedWeight weight = make_weight(arena, PackedWeight::Type::bf16, n, k, pairs * kGroupColumns * 4);
-  uint16_t* out = reinterpret_cast<uint16_t*>(weight.memory.get());
-  for (int64_t row = 0; row < n; ++row) {
-    uint16_t* column = out + row / kGroupColumns * pairs * kGroupColumns * 2 + row % kGroupColumns * 2;
-    for (int64_t i = 0; i < k; ++i) column[i / 2 * kGroupColumns * 2 + i % 2] = to_bf16(w[row * k + i]);
-  }
-  return weight;
 }
 
 // One column of a block, from GGUF's order into the group's.
@@ -104,16 +105,28 @@ std::shared_ptr<uint8_t> HugeArena::allocate(int64_t num_bytes) {
   return piece;
 }
 
-PackedWeight pack_f32(HugeArena& arena, const float* w, int64_t n, int64_t k, PackedWeight::Type type) {
+PackedWeight pack_rows(HugeArena& arena, const StoredRows& rows, PackedWeight::Type type) {
+  const int64_t n = rows.num_rows, k = rows.row_size();
   check_size(n, k);
-  if (type == PackedWeight::Type::f32) return pack_floats(arena, w, n, k);
-  if (type == PackedWeight::Type::bf16) return pack_halves(arena, w, n, k, bf16_of_float);
-  throw std::invalid_argument("type: floats are packed as f32 or bf16");
-}
-
-PackedWeight pack_bf16(HugeArena& arena, const uint16_t* w, int64_t n, int64_t k) {
-  check_size(n, k);
-  return pack_halves(arena, w, n, k, [](uint16_t value) { return value; });
+  if (type != PackedWeight::Type::f32 && type != PackedWeight::Type::bf16) {
+    throw std::invalid_argument("type: numbers are packed as f32 or bf16");
+  }
+  const bool is_bf16 = type == PackedWeight::Type::bf16;
+  const int64_t words = is_bf16 ? (k + 1) / 2 : k;
+  PackedWeight weight = make_weight(arena, type, n, k, words * kGroupColumns * 4);
+  uint32_t* out = reinterpret_cast<uint32_t*>(weight.memory.get());
+  if (is_bf16) {
+    pack_groups(rows, words, out, [words](const float* values, uint32_t* to) {
+      for (int64_t i = 0; i < words; ++i) {
+        to[i] = bf16_of_float(values[2 * i]) | static_cast<uint32_t>(bf16_of_float(values[2 * i + 1])) << 16;
+      }
+    });
+  } else {
+    pack_groups(rows, words, out, [words](const float* values, uint32_t* to) {
+      std::memcpy(to, values, words * sizeof(float));
+    });
+  }
+  return weight;
 }
 
 int64_t gguf_block_bytes(PackedWeight::Type type) {

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "stored_rows.h"
+
 namespace headstart {
 
 inline constexpr int64_t kGroupColumns = 16;
@@ -48,12 +50,8 @@ struct PackedWeight {
 
 // Each takes its memory from `arena`.
 
-// w is row-major [n][k]. type is f32 or bf16 (rounded to nearest even). Throws std::invalid_argument for another type
-// or for a size below 1.
-PackedWeight pack_f32(HugeArena& arena, const float* w, int64_t n, int64_t k, PackedWeight::Type type);
-
-// w is row-major [n][k], bf16, and stays as it is.
-PackedWeight pack_bf16(HugeArena& arena, const uint16_t* w, int64_t n, int64_t k);
+// As f32 or bf16 (rounded to nearest even). Throws std::invalid_argument for another type or for no rows or columns.
+PackedWeight pack_rows(HugeArena& arena, const StoredRows& rows, PackedWeight::Type type);
 
 // blocks is [n][k / 32] blocks as GGUF stores them, 34 bytes for q8_0 and 20 for q4_1; k is a multiple of 32.
 PackedWeight pack_blocks(HugeArena& arena, const uint8_t* blocks, int64_t n, int64_t k, PackedWeight::Type type);

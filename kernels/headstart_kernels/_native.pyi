@@ -1,4 +1,4 @@
-"""Types of what our packages call in the compiled kernels (csrc/bindings.cpp); tests and benchmarks call more."""
+"""Types of what our packages call in the compiled kernels (csrc/bindings.cpp); tests call more."""
 
 from typing import Any
 
@@ -7,6 +7,67 @@ import numpy.typing as npt
 
 def active_isa() -> str:
     """The instruction set in use: scalar, avx2, avx512 or avx512_bf16. Raises ValueError for a bad HEADSTART_ISA."""
+
+def available_isas() -> list[str]:
+    """The instruction sets that this machine has."""
+
+class ThreadPool:
+    """csrc/thread_pool.h. 0 threads: all usable cores, or what HEADSTART_THREADS says."""
+
+    def __init__(self, num_threads: int = 0) -> None: ...
+    @property
+    def size(self) -> int: ...
+
+def read_memory(pool: ThreadPool, memory: npt.NDArray[np.uint8], isa: str = "") -> int:
+    """Read it once, shared out over the threads; the bytes read."""
+
+def multiply_registers(pool: ThreadPool, num_rounds: int, isa: str = "") -> int:
+    """Multiply and add in registers on all threads; the operations done."""
+
+class HugeArena:
+    """Memory of packed weights, in huge pages where there are some. They keep it alive."""
+
+    def __init__(self) -> None: ...
+
+class PackedWeight:
+    """csrc/packed_weight.h."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+def pack(arena: HugeArena, w: npt.NDArray[np.float32], type: str) -> PackedWeight: ...  # noqa: A002
+def pack_blocks(arena: HugeArena, blocks: npt.NDArray[np.uint8], k: int, type: str) -> PackedWeight: ...  # noqa: A002
+def gemm(
+    pool: ThreadPool, w: PackedWeight, x: npt.NDArray[Any], y: npt.NDArray[np.float32], *, isa: str = ""
+) -> None: ...
+
+class AttentionPlan:
+    """csrc/attention_plan.h, with the page table that it points into."""
+
+def plan_attention(
+    qo_indptr: npt.NDArray[np.int32],
+    kv_indptr: npt.NDArray[np.int32],
+    kv_indices: npt.NDArray[np.int32],
+    seq_lens: npt.NDArray[np.int32],
+    page_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    num_threads: int,
+    shares_prefixes: bool = True,
+) -> AttentionPlan: ...
+def attention(
+    pool: ThreadPool,
+    plan: AttentionPlan,
+    q: npt.NDArray[np.float32],
+    kv: npt.NDArray[Any],
+    out: npt.NDArray[np.float32],
+    scale: float,
+    isa: str = "",
+) -> None: ...
 
 class Decoder:
     """csrc/decoder.h. Every error is a ValueError that begins with the name of the argument."""
@@ -24,7 +85,7 @@ class Decoder:
     ) -> None: ...
     @property
     def num_threads(self) -> int: ...
-    def load(self, name: str, layer: int, values: npt.NDArray[np.float32]) -> None: ...
+    def load(self, name: str, layer: int, rows: npt.NDArray[np.uint8], type: str) -> None: ...
     def load_blocks(self, name: str, layer: int, rows: npt.NDArray[np.uint8], block_type: str) -> None: ...
     def check_complete(self) -> None: ...
     def kv_layer(self, layer: int) -> npt.NDArray[Any]: ...

@@ -33,7 +33,7 @@ def multiply(w: Any, x: Any, isa: str, *, bias: Any = None, pool: Any = TWO_THRE
 
 
 def pack(w: Any, weight_type: str) -> Any:
-    return _native.pack(_native.HugeArena(), w, weight_type)
+    return _native.pack(_native.HugeArena(), w.view(np.uint8), "f32", weight_type)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -83,7 +83,7 @@ def test_fetching_the_next_weight_changes_nothing(isa: str, weight_type: str) ->
 def test_weights_packed_from_bf16_are_those_packed_from_the_same_floats(isa: str) -> None:
     rng = np.random.default_rng(3)
     halves, x = to_bf16(random_floats(rng, 50, 31)), to_bf16(random_floats(rng, 4, 31))
-    from_halves = _native.pack(_native.HugeArena(), halves)
+    from_halves = _native.pack(_native.HugeArena(), halves.view(np.uint8), "bf16", "bf16")
     assert np.array_equal(multiply(from_halves, x, isa), multiply(pack(from_bf16(halves), "bf16"), x, isa))
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from headstart.app.model import Progress, ServedModel, open_model
-from headstart.app.sizing import available_memory, count_blocks, fit_max_len
+from headstart.app.model import ServedModel
 from headstart.cache.log import EventLog
 from headstart.cache.manager import BlockManager
 from headstart.cache.pool import BlockPool
@@ -34,7 +33,6 @@ from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
 
 _CPU_PREFILL_CAP = 128
-_GPU_MEMORY_FRACTION = 0.9
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -50,25 +48,12 @@ class Assembly:
     tokenizer: Tokenizer | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    num_blocks: int
-    max_len: int
-    prefill_cap: int
-
-
-def assemble(settings: Settings, progress: Progress, *, is_tracing: bool = False) -> Assembly:
-    """Open the model and build everything around it. Slow: run it off the event loop.
-
-    Raises ConfigError or ModelError that say what to change. With `is_tracing` the engine keeps a trace of its steps.
-    """
-    model = open_model(settings, progress)
-    _check_device(model)
-    sizes = _sizes(settings, model)
+def assemble(settings: Settings, model: ServedModel, *, is_tracing: bool = False) -> Assembly:
+    """Build everything around a model. With `is_tracing` the engine keeps a trace of its steps. Raises ConfigError."""
     root = hash_root(_root_fields(settings, model), settings.cache.hash_seed.get_secret_value().encode())
     log = EventLog()
-    identity = _identity(settings, model, sizes, epoch=log.epoch, root=root)
-    pool = BlockPool(sizes.num_blocks, log)
+    identity = _identity(settings, model, epoch=log.epoch, root=root)
+    pool = BlockPool(model.num_blocks, log)
     manager = BlockManager(
         pool,
         block_size=settings.cache.block_size,
@@ -76,8 +61,8 @@ def assemble(settings: Settings, progress: Progress, *, is_tracing: bool = False
         enable_caching=settings.cache.enable_prefix_caching,
     )
     parts = EngineParts(
-        scheduler=_scheduler(settings, model, sizes, manager),
-        runner=model.make_runner(sizes.num_blocks),
+        scheduler=_scheduler(settings, model, manager),
+        runner=model.runner,
         decoder=Decoder(_stream_decoders(model.tokenizer)),
         log=log,
         tracer=StepTracer() if is_tracing else None,
@@ -88,11 +73,11 @@ def assemble(settings: Settings, progress: Progress, *, is_tracing: bool = False
         max_queued_tokens=settings.limits.max_queued_tokens,
         event_buffer=settings.cache.event_buffer,
     )
-    _log_effective_state(identity, sizes, model)
+    _log_effective_state(identity, model)
     return Assembly(
         engine=engine,
         identity=identity,
-        limits=_limits(settings, model, sizes),
+        limits=_limits(settings, model),
         hash_root=root,
         tokenizer=model.tokenizer,
     )
@@ -110,61 +95,20 @@ def warm_up_spec(assembly: Assembly) -> GenerateSpec:
     )
 
 
-def _check_device(model: ServedModel) -> None:
-    """A GPU that cannot be used is told before any weight is read. Raises ConfigError."""
-    if model.device != "cuda":
-        return
-    # The GPU's forward pass is PyTorch's; a pod on a CPU need not have it.
-    from headstart.runner.torch_runner import cuda_problem
-
-    if problem := cuda_problem():
-        raise ConfigError(f"device: cuda cannot be used, because {problem}; choose --device cpu")
+def _prefill_cap(settings: Settings, model: ServedModel) -> int:
+    chosen = settings.scheduler
+    if chosen.long_prefill_token_threshold is not None:
+        return chosen.long_prefill_token_threshold
+    return max(1, chosen.max_num_batched_tokens // 4) if model.device == "cuda" else _CPU_PREFILL_CAP
 
 
-def _memory(device: str) -> int:
-    """Bytes that are free where the weights and the pool will be."""
-    if device != "cuda":
-        return available_memory()
-    from headstart.runner.torch_runner import cuda_free_bytes
-
-    return cuda_free_bytes()
-
-
-def _sizes(settings: Settings, model: ServedModel) -> _Sizes:
-    cache = settings.cache
-    num_blocks = count_blocks(
-        num_blocks=cache.num_blocks,
-        memory_bytes=cache.memory_bytes,
-        memory_fraction=cache.memory_fraction or (_GPU_MEMORY_FRACTION if model.device == "cuda" else None),
-        available_bytes=max(0, _memory(model.device) - model.weight_bytes),
-        block_bytes=model.block_bytes,
-    )
-    max_len = fit_max_len(
-        wanted=settings.model.max_len,
-        model_len=model.context_length,
-        num_blocks=num_blocks,
-        block_size=cache.block_size,
-    )
-    if max_len < model.context_length and settings.model.max_len is None:
-        _LOGGER.warning(
-            "requests are limited to %d tokens instead of the model's %d: the KV pool holds no longer one",
-            max_len,
-            model.context_length,
-        )
-    prefill_cap = settings.scheduler.long_prefill_token_threshold
-    if prefill_cap is None:
-        is_gpu = model.device == "cuda"
-        prefill_cap = max(1, settings.scheduler.max_num_batched_tokens // 4) if is_gpu else _CPU_PREFILL_CAP
-    return _Sizes(num_blocks=num_blocks, max_len=max_len, prefill_cap=prefill_cap)
-
-
-def _scheduler(settings: Settings, model: ServedModel, sizes: _Sizes, manager: BlockManager) -> Scheduler:
+def _scheduler(settings: Settings, model: ServedModel, manager: BlockManager) -> Scheduler:
     chosen = settings.scheduler
     limits = SchedulerLimits(
         max_num_batched_tokens=chosen.max_num_batched_tokens,
         max_num_seqs=chosen.max_num_seqs,
-        max_len=sizes.max_len,
-        long_prefill_token_threshold=sizes.prefill_cap,
+        max_len=model.max_len,
+        long_prefill_token_threshold=_prefill_cap(settings, model),
         max_partial_prefills=chosen.max_partial_prefills,
         policy=chosen.policy,
         watermark=chosen.watermark,
@@ -199,11 +143,11 @@ def _root_fields(settings: Settings, model: ServedModel) -> dict[str, str]:
     }
 
 
-def _limits(settings: Settings, model: ServedModel, sizes: _Sizes) -> Limits:
+def _limits(settings: Settings, model: ServedModel) -> Limits:
     limits = settings.limits
     return Limits(
         model=model.name,
-        max_len=sizes.max_len,
+        max_len=model.max_len,
         vocab_size=model.vocab_size,
         max_token_bytes=_longest_token(model.tokenizer),
         max_prompt_bytes=limits.max_prompt_bytes,
@@ -220,7 +164,7 @@ def _longest_token(tokenizer: Tokenizer | None) -> int:
     return max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
 
 
-def _identity(settings: Settings, model: ServedModel, sizes: _Sizes, *, epoch: str, root: bytes) -> PodIdentity:
+def _identity(settings: Settings, model: ServedModel, *, epoch: str, root: bytes) -> PodIdentity:
     return PodIdentity(
         epoch=epoch,
         pod_name=os.environ.get("POD_NAME", socket.gethostname()),
@@ -231,17 +175,17 @@ def _identity(settings: Settings, model: ServedModel, sizes: _Sizes, *, epoch: s
         hash_root_digest=sha256(root).hexdigest(),
         numerics_id=model.numerics_id,
         block_size=settings.cache.block_size,
-        capacity_blocks=sizes.num_blocks,
+        capacity_blocks=model.num_blocks,
         max_num_seqs=settings.scheduler.max_num_seqs,
-        context_length=sizes.max_len,
+        context_length=model.max_len,
         vocab_size=model.vocab_size,
         eos_token_ids=tuple(sorted(model.eos_token_ids)),
-        features=_features(settings, model, sizes),
+        features=_features(settings, model),
         hash_root_fields=_root_fields(settings, model),
     )
 
 
-def _features(settings: Settings, model: ServedModel, sizes: _Sizes) -> dict[str, str]:
+def _features(settings: Settings, model: ServedModel) -> dict[str, str]:
     """What is in effect, after all defaults are resolved."""
     has_template = model.tokenizer is not None and model.tokenizer.template is not None
     return {
@@ -256,7 +200,7 @@ def _features(settings: Settings, model: ServedModel, sizes: _Sizes) -> dict[str
         "tools": _on(model.tokenizer is not None and _reads_tools(model.tokenizer)),
         "scheduling_policy": settings.scheduler.policy,
         "max_num_batched_tokens": str(settings.scheduler.max_num_batched_tokens),
-        "long_prefill_token_threshold": str(sizes.prefill_cap),
+        "long_prefill_token_threshold": str(_prefill_cap(settings, model)),
         "max_partial_prefills": str(settings.scheduler.max_partial_prefills),
         "num_drafts": str(settings.speculation.num_drafts),
     }
@@ -279,16 +223,16 @@ def _on(is_on: bool) -> str:
     return "on" if is_on else "off"
 
 
-def _log_effective_state(identity: PodIdentity, sizes: _Sizes, model: ServedModel) -> None:
+def _log_effective_state(identity: PodIdentity, model: ServedModel) -> None:
     """Once at the start: what is truly in effect, so that nothing is off in silence."""
-    gib = sizes.num_blocks * model.block_bytes / (1 << 30)
+    gib = model.num_blocks * model.block_bytes / (1 << 30)
     _LOGGER.info(
         "serving %s: %d KV blocks of %d tokens (%.2f GiB), requests up to %d tokens; %s",
         identity.model,
-        sizes.num_blocks,
+        model.num_blocks,
         identity.block_size,
         gib,
-        sizes.max_len,
+        model.max_len,
         ", ".join(f"{name} {value}" for name, value in identity.features.items()),
     )
     if identity.features["prefix_caching"] == "off":

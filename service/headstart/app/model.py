@@ -1,13 +1,16 @@
-"""What a pod serves, opened and described: by a model's checkpoint, or by numbers for a run without weights.
+"""What a pod serves, read and described: by a model's checkpoint, or by numbers for a run without weights.
+
+Imports no server: a pod reads its model while it imports the rest.
 
 Holds no state.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +19,9 @@ from typing import Any
 
 from headstart_kernels.select import NATIVE, REFERENCE, select_backend
 
+from headstart.app.loading import Progress
 from headstart.app.numerics import numerics_id
+from headstart.app.sizing import available_memory, count_blocks, fit_max_len
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
@@ -29,20 +34,22 @@ from headstart.runner.runner import Runner
 from headstart.runner.simulated_runner import SimulatedRunner
 from headstart.text.tokenizer import Tokenizer, load_directory, load_gguf
 
-Progress = Callable[[str, float], None]
-
 # A simulated pod counts its memory as SmolLM2-135M in bfloat16 would.
 _SIMULATED_TOKEN_BYTES = 23_040
 _SIMULATED_VOCAB_SIZE = 49_152
 _SIMULATED_CONTEXT = 131_072
 _SIMULATED_FIRST_TOKEN_ID = 17
+_GPU_MEMORY_FRACTION = 0.9
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model as the engine and the front need it. `make_runner` takes the number of usable blocks.
+    """A model as the engine and the front need it.
 
-    `tokenizer` is None for a pod that takes token ids only. `block_bytes` are of one block over all layers.
+    `tokenizer` is None for a pod that takes token ids only. `runner` has `num_blocks` usable blocks, of `block_bytes`
+    each over all layers; a request has at most `max_len` tokens, which may be less than `context_length`.
     """
 
     name: str
@@ -56,13 +63,14 @@ class ServedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     block_bytes: int
-    weight_bytes: int
+    num_blocks: int
+    max_len: int
     tokenizer: Tokenizer | None
-    make_runner: Callable[[int], Runner]
+    runner: Runner
 
 
 def open_model(settings: Settings, progress: Progress) -> ServedModel:
-    """Find and read what `settings` name. Raises ModelError or ConfigError; slow, so not for an event loop."""
+    """Find and read what `settings` name, weights and all: slow. Raises ModelError or ConfigError."""
     progress("find the model", 0.0)
     if settings.runner.kind == "simulated":
         return _simulated(settings)
@@ -71,26 +79,27 @@ def open_model(settings: Settings, progress: Progress) -> ServedModel:
 
 
 def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progress) -> ServedModel:
+    config, block_size = checkpoint.config, settings.cache.block_size
     device = _device(settings.device)
     backend, dtype = _backend_and_dtype(settings, device)
-    progress("tokenizer", 0.0)
-    tokenizer = _tokenizer(checkpoint)
-    progress("tokenizer", 1.0)
-    config = checkpoint.config
-    eos_token_ids = tokenizer.eos_token_ids | frozenset(config.eos_token_ids)
+    _check_device(device)
+    block_bytes = kv_bytes_per_block(config, block_size, dtype)
+    weight_bytes = sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype]
+    num_blocks = _count_blocks(settings, device, block_bytes=block_bytes, weight_bytes=weight_bytes)
+    max_len = _fit_max_len(settings, config.context_length, num_blocks)
+    # The tokenizer is made beside the weights: most of their time is spent outside the interpreter.
+    with ThreadPoolExecutor(1, "tokenizer") as worker:
+        reading = worker.submit(_tokenizer, checkpoint)
 
-    def make_runner(num_blocks: int) -> Runner:
+        def watched(stage: str, fraction: float) -> None:
+            if reading.done():
+                reading.result()  # one that cannot be read ends the load here, not after the last weight
+            progress(stage, fraction)
+
         make_forward = _make_native if backend == NATIVE else partial(_make_reference, device=device)
-        forward = make_forward(
-            checkpoint, num_blocks=num_blocks, block_size=settings.cache.block_size, dtype=dtype, progress=progress
-        )
-        return ModelRunner(
-            forward,
-            block_size=settings.cache.block_size,
-            eos_token_ids=eos_token_ids,
-            num_drafts=settings.speculation.num_drafts,
-        )
-
+        forward = make_forward(checkpoint, num_blocks=num_blocks, block_size=block_size, dtype=dtype, progress=watched)
+        tokenizer = reading.result()
+    eos_token_ids = tokenizer.eos_token_ids | frozenset(config.eos_token_ids)
     return ServedModel(
         name=settings.model.served_name or _source_name(settings.model.source),
         fingerprint=checkpoint.fingerprint,
@@ -102,11 +111,58 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         context_length=config.context_length,
         vocab_size=config.vocab_size,
         eos_token_ids=eos_token_ids,
-        block_bytes=kv_bytes_per_block(config, settings.cache.block_size, dtype),
-        weight_bytes=sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype],
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+        max_len=max_len,
         tokenizer=tokenizer,
-        make_runner=make_runner,
+        runner=ModelRunner(
+            forward, block_size=block_size, eos_token_ids=eos_token_ids, num_drafts=settings.speculation.num_drafts
+        ),
     )
+
+
+def _count_blocks(settings: Settings, device: str, *, block_bytes: int, weight_bytes: int) -> int:
+    cache, is_gpu = settings.cache, device == "cuda"
+    return count_blocks(
+        num_blocks=cache.num_blocks,
+        memory_bytes=cache.memory_bytes,
+        memory_fraction=cache.memory_fraction or (_GPU_MEMORY_FRACTION if is_gpu else None),
+        available_bytes=max(0, (_free_gpu_memory() if is_gpu else available_memory()) - weight_bytes),
+        block_bytes=block_bytes,
+    )
+
+
+def _fit_max_len(settings: Settings, context_length: int, num_blocks: int) -> int:
+    max_len = fit_max_len(
+        wanted=settings.model.max_len,
+        model_len=context_length,
+        num_blocks=num_blocks,
+        block_size=settings.cache.block_size,
+    )
+    if max_len < context_length and settings.model.max_len is None:
+        _LOGGER.warning(
+            "requests are limited to %d tokens instead of the model's %d: the KV pool holds no longer one",
+            max_len,
+            context_length,
+        )
+    return max_len
+
+
+def _check_device(device: str) -> None:
+    """A GPU that cannot be used is told before any weight is read. Raises ConfigError."""
+    if device != "cuda":
+        return
+    # The GPU's forward pass is PyTorch's; a pod on a CPU need not have it.
+    from headstart.runner.torch_runner import cuda_problem
+
+    if problem := cuda_problem():
+        raise ConfigError(f"device: cuda cannot be used, because {problem}; choose --device cpu")
+
+
+def _free_gpu_memory() -> int:
+    from headstart.runner.torch_runner import cuda_free_bytes
+
+    return cuda_free_bytes()
 
 
 def _backend_and_dtype(settings: Settings, device: str) -> tuple[str, str]:
@@ -137,16 +193,9 @@ def _simulated(settings: Settings) -> ServedModel:
     if settings.speculation.num_drafts:
         raise ConfigError("speculation.num_drafts: the simulated runner makes no drafts; leave it at 0")
 
-    def make_runner(num_blocks: int) -> Runner:  # noqa: ARG001 nothing is stored
-        return SimulatedRunner(
-            vocab_size=_SIMULATED_VOCAB_SIZE,
-            first_token_id=_SIMULATED_FIRST_TOKEN_ID,
-            block_size=settings.cache.block_size,
-            step_seconds=settings.runner.step_seconds,
-            token_seconds=settings.runner.token_seconds,
-            sleep=time.sleep,
-        )
-
+    block_size = settings.cache.block_size
+    block_bytes = _SIMULATED_TOKEN_BYTES * block_size
+    num_blocks = _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
     return ServedModel(
         name=settings.model.served_name or "simulated",
         fingerprint="simulated",
@@ -158,10 +207,18 @@ def _simulated(settings: Settings) -> ServedModel:
         context_length=_SIMULATED_CONTEXT,
         vocab_size=_SIMULATED_VOCAB_SIZE,
         eos_token_ids=frozenset(),
-        block_bytes=_SIMULATED_TOKEN_BYTES * settings.cache.block_size,
-        weight_bytes=0,
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+        max_len=_fit_max_len(settings, _SIMULATED_CONTEXT, num_blocks),
         tokenizer=None,
-        make_runner=make_runner,
+        runner=SimulatedRunner(
+            vocab_size=_SIMULATED_VOCAB_SIZE,
+            first_token_id=_SIMULATED_FIRST_TOKEN_ID,
+            block_size=block_size,
+            step_seconds=settings.runner.step_seconds,
+            token_seconds=settings.runner.token_seconds,
+            sleep=time.sleep,
+        ),
     )
 
 

@@ -6,21 +6,19 @@ Owner of a running pod's servers and engine: whoever called `start_pod` or `serv
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from headstart.app.assembly import Assembly, assemble, warm_up_spec
 from headstart.app.entrance import entrance_options
-from headstart.edge.entrance import Entrance
 from headstart.app.loading import ModelLoading, Progress
 from headstart.config import Settings
+from headstart.edge.entrance import Entrance
 from headstart.edge.listening import stop_signals
 from headstart.edge.prompts import PromptReader
 from headstart.edge.web import Web
@@ -32,7 +30,6 @@ from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.recorder import RequestRecorder
 from headstart.server.server import HealthServer, PodServer, PodServices, check_port, serve_until_stopped
-from headstart.telemetry.logs import set_up_logging
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
 from headstart.text.chat import ChatTemplate
@@ -45,10 +42,10 @@ _LAST_SIGNALS_S = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod that is ready. The ports are those that were bound."""
-    entrance: Entrance
 
     engine: EngineHandle
     server: PodServer
+    entrance: Entrance
     health_server: HealthServer
     web: Web
     signals: Signals
@@ -87,18 +84,18 @@ class Pod:
             await self._close_rest()
 
     async def _close_rest(self) -> None:
-        await self.entrance.stop()
         gc.unfreeze()  # what was to stay for ever goes now, the kernels' memory in good order too
         self.prompts.close()
         await self.web.stop()
+        await self.entrance.stop()
         await self.health_server.stop()
         await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
 
 
-    entrance: Entrance
 class _Fronts(NamedTuple):
     """What is up before the model is loaded."""
 
+    entrance: Entrance
     health_server: HealthServer
     web: Web
     signals: Signals
@@ -106,20 +103,22 @@ class _Fronts(NamedTuple):
 
 async def start_pod(settings: Settings, *, progress: Progress, is_tracing: bool = False) -> Pod:
     """A ready pod that answers. Raises ConfigError or ModelError that say what to change."""
-    pod = await _bring_up(settings, progress, is_tracing=is_tracing)
+    pod = await _bring_up(settings, ModelLoading(settings, progress), progress, is_tracing=is_tracing)
     await pod.server.start()
     return pod
 
 
-async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[Pod], None]) -> int:
-    """One pod from start to drain; the exit code is 0 after a stop that was asked for, 1 when the engine broke.
+async def serve(
+    settings: Settings, loading: ModelLoading, *, progress: Progress, on_ready: Callable[[Pod], None]
+) -> int:
+    """One pod of the model that is being read, from start to drain.
 
-    A signal while the model loads ends it at once: nobody has been promised anything. The thread that loads, or a step
-    that outlasts the drain, is then left behind: the caller should end the process without waiting for it.
+    The exit code is 0 after a stop that was asked for, 1 when the engine broke. A signal while the model loads ends it
+    at once: nobody has been promised anything. The thread that loads, or a step that outlasts the drain, is then left
+    behind: the caller should end the process without waiting for it.
     """
-    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
     with stop_signals() as signals:
-        starting = asyncio.ensure_future(_bring_up(settings, progress, is_tracing=False))
+        starting = asyncio.ensure_future(_bring_up(settings, loading, progress, is_tracing=False))
         asked = asyncio.ensure_future(signals.get())
         await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -137,42 +136,13 @@ async def serve(settings: Settings, *, progress: Progress, on_ready: Callable[[P
     return 0 if is_clean else 1
 
 
-async def _assemble(settings: Settings, progress: Progress, *, is_tracing: bool) -> Assembly:
-    entrance = Entrance(entrance_options(settings.server))
-    """`assemble` on a daemon thread: the process can end while it reads weights, which an executor's thread forbids."""
-    event_loop = asyncio.get_running_loop()
-    done: asyncio.Future[Assembly] = event_loop.create_future()
-
-    def settle(assembly: Assembly | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if assembly is not None:
-            done.set_result(assembly)
-        else:
-            done.set_exception(error or RuntimeError("nothing was assembled"))
-
-    def load() -> None:
-        assembly, failure = None, None
-        try:
-            assembly = assemble(settings, progress, is_tracing=is_tracing)
-        except BaseException as error:
-            failure = error
-        # The event loop is closed when a signal ended the start: nobody is left to tell.
-        with contextlib.suppress(RuntimeError):
-        entrance.start()
-            event_loop.call_soon_threadsafe(settle, assembly, failure)
-
-    threading.Thread(target=load, name="load", daemon=True).start()
-    return await done
-
-
-async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool) -> Pod:
+async def _bring_up(settings: Settings, loading: ModelLoading, progress: Progress, *, is_tracing: bool) -> Pod:
     """Everything but opening the port for requests. Probes are answered "live, not ready" while the model loads."""
     health = PodHealth()
+    entrance = Entrance(entrance_options(settings.server))
     signals = open_signals(
         service_name="headstart",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
-        await entrance.stop()
         otlp_endpoint=settings.telemetry.otlp_endpoint,
         has_vllm_names=settings.telemetry.vllm_metric_names,
     )
@@ -190,8 +160,9 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
     )
     await health_server.start()
     try:
+        entrance.start()
         await web.start()
-        assembly = await _assemble(settings, progress, is_tracing=is_tracing)
+        assembly = assemble(settings, await loading.model(), is_tracing=is_tracing)
         health.attach(assembly.engine)
         progress("self-test", 0.0)
         await assembly.engine.start(warm_up=warm_up_spec(assembly))
@@ -202,8 +173,8 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
         return _with_services(settings, assembly, health, _Fronts(entrance, health_server, web, signals))
     except BaseException:
         await web.stop()
+        await entrance.stop()
         await health_server.stop()
-        entrance=fronts.entrance,
         signals.shutdown(timeout_s=_LAST_SIGNALS_S)
         raise
 
@@ -211,7 +182,6 @@ async def _bring_up(settings: Settings, progress: Progress, *, is_tracing: bool)
 def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fronts: _Fronts) -> Pod:
     tokenizer = assembly.tokenizer
     prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer) if tokenizer is not None else None)
-        entrance=fronts.entrance,
     engine, identity, limits, signals = assembly.engine, assembly.identity, assembly.limits, fronts.signals
     completions = PodCompletions(
         engine,
@@ -234,6 +204,7 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         ),
         prefix_cache=PrefixCacheServicer(engine, identity=identity, limits=limits, hash_root=assembly.hash_root),
         tracer=signals.tracer,
+        entrance=fronts.entrance,
     )
     server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
     metrics = PodMetrics(signals.meter, engine, identity=identity)
@@ -241,6 +212,7 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
     return Pod(
         engine=engine,
         server=server,
+        entrance=fronts.entrance,
         health_server=fronts.health_server,
         web=fronts.web,
         signals=signals,

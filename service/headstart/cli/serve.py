@@ -9,11 +9,19 @@ import os
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from headstart.app.loading import THREAD_NAME, ModelLoading
 from headstart.cli.flags import add_settings_flags, settings_from
 from headstart.cli.progress import LoadProgress
+from headstart.config import Settings
+from headstart.errors import HeadstartError
+from headstart.telemetry.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from headstart.app.pod import Pod
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,20 +36,35 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_from(parsed)
     # The first process of a container has no default for it: until the pod listens, a signal would be lost.
     signal.signal(signal.SIGTERM, _exit_at_once)
-    # Everything that a pod needs is imported only now: wrong settings are answered at once.
-    from headstart.app.pod import Pod, serve
-
+    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
     console = Console(stderr=True)
-    progress = LoadProgress(console)
+    with LoadProgress(console) as progress:
+        code = _serve(settings, progress, console)
+    return _leave(code)
+
+
+def _serve(settings: Settings, progress: LoadProgress, console: Console) -> int:
+    """The exit code, however it ends: the thread that loads may still be at work."""
 
     def say_ready(pod: Pod) -> None:
         progress.close()
         ports = f"gRPC on port {pod.grpc_port}, health on {pod.health_port}, HTTP on {pod.http_port}"
         console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False)
 
-    with progress:
-        code = asyncio.run(serve(settings, progress=progress.show, on_ready=say_ready))
-    return _leave(code)
+    loading = ModelLoading(settings, progress.show)
+    try:
+        # The servers are a second of imports: they are made while the model is read.
+        from headstart.app.pod import serve
+
+        return asyncio.run(serve(settings, loading, progress=progress.show, on_ready=say_ready))
+    except HeadstartError as error:
+        progress.close()
+        print(f"headstart: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit:
+        return 0
 
 
 def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signature is the signal module's
@@ -50,7 +73,7 @@ def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signa
 
 def _leave(code: int) -> int:
     """`code`, unless a thread is left behind in the middle of native code: the interpreter must not end under it."""
-    if any(thread.name in ("load", "engine") for thread in threading.enumerate()):
+    if any(thread.name in (THREAD_NAME, "engine") for thread in threading.enumerate()):
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

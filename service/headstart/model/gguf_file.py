@@ -77,10 +77,11 @@ class GgufFile:
         values = kind.unpack(raw).reshape(stored.shape)
         return self._in_order(name, values)
 
-    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
-        """The rows of a matrix as they are stored, in Hugging Face's order: [rows, bytes of a row], to be read only."""
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """As stored, but in Hugging Face's order: [rows, bytes of a row], one row for a vector. To be read only."""
         stored = self._tensors[name]
-        return self._in_order(name, self._raw(name, stored)[1].reshape(stored.shape[0], -1))
+        num_rows = stored.shape[0] if len(stored.shape) > 1 else 1
+        return self._in_order(name, self._raw(name, stored)[1].reshape(num_rows, -1))
 
     def _in_order(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         num_heads = self._interleaved.get(name.removeprefix("model.layers.").partition(".")[2].rpartition(".")[0])

@@ -149,7 +149,7 @@ class _Reader:
                 start = position + 8
                 position = start + length_at(content, position)[0]
                 strings.append(str(content[start:position], "utf-8", "replace"))
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:  # beyond the file, or beyond any file
             raise ModelError("it is cut short") from error
         if position > len(content):
             raise ModelError("it is cut short")

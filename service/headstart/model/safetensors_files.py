@@ -54,19 +54,24 @@ class SafetensorsFiles:
         """The first bytes of the tensor as they are stored."""
         return self._entries[name].raw[:num_bytes].tobytes()
 
-    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
-        """Raises ModelError: this format has no blocks."""
-        raise ModelError(f"tensor {name} is not stored in blocks")
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """As stored: [rows, bytes of a row], one row for a vector. To be read only."""
+        shape, _, raw = self._entry(name)
+        return raw.reshape(shape[0] if len(shape) > 1 else 1, -1)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor in float32; exact for all stored types."""
-        shape, dtype, raw = self._entries[name]
-        if dtype not in _DTYPES:
-            raise ModelError(f"tensor {name} is stored as {dtype}: use float32, float16 or bfloat16 weights")
+        shape, dtype, raw = self._entry(name)
         values = raw.view(_DTYPES[dtype]).reshape(shape)
         if dtype == "BF16":
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32)
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries[name]
+        if entry.dtype not in _DTYPES:
+            raise ModelError(f"tensor {name} is stored as {entry.dtype}: use float32, float16 or bfloat16 weights")
+        return entry
 
 
 def _files(directory: Path) -> list[Path]:

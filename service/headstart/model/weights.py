@@ -39,7 +39,7 @@ class TensorFile(Protocol):
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
     def dtype(self, name: str) -> str: ...
     def head_bytes(self, name: str, num_bytes: int) -> bytes: ...
-    def blocks(self, name: str) -> npt.NDArray[np.uint8]: ...
+    def rows(self, name: str) -> npt.NDArray[np.uint8]: ...
     def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
 
 
@@ -77,9 +77,9 @@ class Checkpoint:
         """How one of `tensor_names` is stored, in the words of the file's format ("BF16", "Q4_1")."""
         return self._file.dtype(name)
 
-    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
-        """A matrix of a quantised `stored_type` as it is stored, uint8 [rows, bytes of a row]."""
-        return self._file.blocks(name)
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor as it is stored, uint8 [rows, bytes of a row], a vector as one row: numbers of `stored_type`."""
+        return self._file.rows(name)
 
     def _hash(self, shapes: dict[str, tuple[int, ...]]) -> str:
         description = json.dumps(dataclasses.asdict(self.config), sort_keys=True)

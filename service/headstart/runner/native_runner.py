@@ -35,10 +35,10 @@ _SIZES = (
 """What the decoder calls as the config does."""
 
 _NUM_READERS = 2
-"""Threads that read tensors from the file and unpack them, and so the parts that are held in float32 at most."""
+"""Threads that fetch tensors from the file while the decoder packs the one before."""
 
-_BLOCK_TYPES = {"Q8_0": "q8_0", "Q4_1": "q4_1"}
-"""Stored types that the decoder computes with as they are, and its names for them."""
+_BLOCK_TYPES = ("q8_0", "q4_1")
+"""Stored types that the decoder can compute with as they are."""
 
 
 class Cpu(NamedTuple):
@@ -128,12 +128,13 @@ class NativeForward:
         return logits
 
 
-class _Values(NamedTuple):
-    """A part, float32, or blocks of `block_type` when that is not empty."""
+class _Rows(NamedTuple):
+    """A part as it is stored, uint8 [rows, bytes of a row]. `is_kept`: the decoder computes with it as it is."""
 
     part: _Part
-    array: npt.NDArray[Any]
-    block_type: str
+    rows: npt.NDArray[np.uint8]
+    stored_type: str
+    is_kept: bool
 
 
 class _Source:
@@ -141,36 +142,42 @@ class _Source:
 
     def __init__(self, checkpoint: Checkpoint, *, keeps_blocks: bool) -> None:
         self._checkpoint = checkpoint
-        self._block_types = _BLOCK_TYPES if keeps_blocks else {}
+        self._kept_types = _BLOCK_TYPES if keeps_blocks else ()
         self.num_tensors = len(checkpoint.tensor_names)
 
-    def read_ahead(self, readers: Executor) -> Iterator[_Values]:
-        """All parts in order; while one is in use, the readers unpack the next few."""
-        waiting: deque[Future[_Values]] = deque()
+    def read_ahead(self, readers: Executor) -> Iterator[_Rows]:
+        """All parts in order; while one is in use, the readers fetch the next few."""
+        waiting: deque[Future[_Rows]] = deque()
         for part in _parts(self._checkpoint.config):
             waiting.append(readers.submit(self._read, part))
             if len(waiting) > _NUM_READERS:
                 yield waiting.popleft().result()
-        for values in waiting:
-            yield values.result()
+        for rows in waiting:
+            yield rows.result()
 
-    def _read(self, part: _Part) -> _Values:
-        types = {self._checkpoint.stored_type(name) for name in part.sources}
-        block_type = self._block_types.get(types.pop(), "") if len(types) == 1 else ""
-        read = self._checkpoint.blocks if block_type else self._checkpoint.tensor
-        arrays = [read(name) for name in part.sources]
-        return _Values(part, arrays[0] if len(arrays) == 1 else np.concatenate(arrays), block_type)
+    def _read(self, part: _Part) -> _Rows:
+        types = {self._checkpoint.stored_type(name).lower() for name in part.sources}
+        if len(types) == 1:
+            (stored_type,) = types
+            arrays = [self._checkpoint.rows(name) for name in part.sources]
+        else:
+            stored_type, arrays = "f32", [_as_rows(self._checkpoint.tensor(name)) for name in part.sources]
+        is_vector = part.name.endswith(("norm", "bias"))
+        rows = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1 if is_vector else 0)
+        return _Rows(part, rows, stored_type, not is_vector and stored_type in self._kept_types)
+
+
+def _as_rows(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(np.atleast_2d(values)).view(np.uint8)
 
 
 def _load_weights(decoder: Decoder, source: _Source, progress: Progress) -> None:
     """Give the decoder every tensor, part after part, so that no second copy of the model is ever held."""
     done = 0
     with ThreadPoolExecutor(_NUM_READERS, "read-weights") as readers:
-        for part, array, block_type in source.read_ahead(readers):
-            if block_type:
-                decoder.load_blocks(part.name, part.layer, array, block_type)
-            else:
-                decoder.load(part.name, part.layer, array)
+        for part, rows, stored_type, is_kept in source.read_ahead(readers):
+            load = decoder.load_blocks if is_kept else decoder.load
+            load(part.name, part.layer, rows, stored_type)
             done += len(part.sources)
             progress("load weights", done / source.num_tensors)
     decoder.check_complete()

@@ -18,6 +18,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headstart.app.assembly import assemble
+from headstart.app.loading import ModelLoading
+from headstart.app.model import open_model
 from headstart.app.pod import Pod, serve, start_pod
 from headstart.config import load_settings
 from headstart.contract.proto import inference_pb2 as pb
@@ -141,7 +143,7 @@ async def test_a_signal_while_the_model_loads_ends_the_start_at_once() -> None:
 
     started: list[Pod] = []
     settings = load_settings(SIMULATED | {"server.health_port": (port := _free_port())})
-    serving = asyncio.create_task(serve(settings, progress=hold, on_ready=started.append))
+    serving = asyncio.create_task(serve(settings, ModelLoading(settings, hold), progress=hold, on_ready=started.append))
     try:
         assert await _health(port, "liveness") == health_pb2.HealthCheckResponse.SERVING
         await asyncio.to_thread(is_loading.wait, 10)
@@ -152,15 +154,18 @@ async def test_a_signal_while_the_model_loads_ends_the_start_at_once() -> None:
     assert started == []
 
 
-async def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
-    stages: list[str] = []
+async def test_a_port_that_is_taken_is_told_before_the_model_is_loaded() -> None:
+    go_on = threading.Event()
     async with _pod() as (pod, _):
-        with pytest.raises(ConfigError, match="cannot listen on"):
-            await start_pod(
-                load_settings(SIMULATED | {"server.grpc_port": pod.grpc_port}),
-                progress=lambda stage, _: stages.append(stage),
-            )
-    assert stages == []
+        try:
+            with pytest.raises(ConfigError, match="cannot listen on"):
+                await start_pod(
+                    load_settings(SIMULATED | {"server.grpc_port": pod.grpc_port}),
+                    progress=lambda *_: go_on.wait(30),
+                )
+            assert not go_on.is_set()
+        finally:
+            go_on.set()
 
 
 async def test_requests_are_capped_to_the_pool_and_end_with_length(caplog: pytest.LogCaptureFixture) -> None:
@@ -202,7 +207,8 @@ async def test_pods_of_one_fleet_secret_share_a_hash_root_and_others_do_not() ->
 
 def test_the_hash_root_covers_the_block_size() -> None:
     def root(block_size: int) -> bytes:
-        return assemble(load_settings(SIMULATED | {"cache.block_size": block_size}), _silent).hash_root
+        settings = load_settings(SIMULATED | {"cache.block_size": block_size})
+        return assemble(settings, open_model(settings, _silent)).hash_root
 
     assert root(16) != root(32)
 
@@ -217,7 +223,7 @@ async def test_a_taken_port_is_said_in_words_and_leaves_nothing_running() -> Non
 def test_a_gpu_that_is_not_there_is_told_before_any_weight_is_read() -> None:
     stages: list[str] = []
     with pytest.raises(ConfigError, match=r"^device: cuda cannot be used, because .*; choose --device cpu$"):
-        assemble(load_settings({"device": "cuda"}), lambda stage, _: stages.append(stage))
+        open_model(load_settings({"device": "cuda"}), lambda stage, _: stages.append(stage))
     assert "weights" not in " ".join(stages)
 
 
@@ -233,4 +239,4 @@ def test_settings_that_cannot_work_together_are_refused_at_the_start(
     overrides: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        assemble(load_settings(SIMULATED | overrides), _silent)
+        open_model(load_settings(SIMULATED | overrides), _silent)

@@ -90,6 +90,12 @@ def test_a_file_that_ends_anywhere_in_its_header_is_refused(content: bytes) -> N
             read_header(as_array(content[:length]))
 
 
+def test_a_string_longer_than_any_file_is_refused(content: bytes) -> None:
+    place = content.index(b"one") - 8
+    with pytest.raises(ModelError, match="cut short"):
+        read_header(as_array(content[:place] + struct.pack("<Q", 2**64 - 1) + content[place + 8 :]))
+
+
 def test_a_tensor_beyond_the_end_is_refused_and_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "short.gguf").write_bytes(content[:-60])
     file = GgufFile(tmp_path / "short.gguf")
