@@ -34,6 +34,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
             await context.abort(grpc.StatusCode.NOT_FOUND, "service: unknown to the health check")
         return health_pb2.HealthCheckResponse(status=_status(probe))
 
+    async def List(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ARG002, N802
+        """Every service name and its status now."""
+        statuses = {name: health_pb2.HealthCheckResponse(status=_status(probe)) for name, probe in self._probes.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)
+
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:  # noqa: N802
         """The status now and whenever it changes. An unknown service is a status here, not an error."""
         probe = self._probes.get(request.service)

@@ -14,6 +14,7 @@ from headstart.contract.prefix import (
     hash_root,
     hit_length,
     reads_cache,
+    tenant_salt,
     wire_hash,
 )
 from hypothesis import given
@@ -122,3 +123,14 @@ def test_only_requests_without_prompt_logprobs_read_the_cache() -> None:
 
 def test_the_wire_carries_the_first_eight_bytes() -> None:
     assert wire_hash(bytes(range(1, 33))) == 0x0102030405060708
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_two_pairs_of_tenant_and_salt_never_give_one_salt(tenant: str, salt: str, other: str, other_salt: str) -> None:
+    assert (tenant_salt(tenant, salt) == tenant_salt(other, other_salt)) == ((tenant, salt) == (other, other_salt))
+
+
+def test_where_the_tenant_ends_and_its_salt_begins_cannot_be_moved() -> None:
+    pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("a", "b\0c"), ("a\0b", "c")]
+    assert len({tenant_salt(*pair) for pair in pairs}) == len(pairs)
+    assert tenant_salt("t1", "") == sha256(b"headstart/tenant/1\0" + b"\x02\0\0\0t1" + bytes(4)).hexdigest()

@@ -63,3 +63,8 @@ async def test_a_watch_tells_changes_and_only_changes(health):
     assert (await asyncio.wait_for(call.read(), 5)).status == SERVING
     health.servicer.close()
     assert await asyncio.wait_for(call.read(), 5) is grpc.aio.EOF
+
+
+async def test_a_list_has_every_name_with_its_status(health):
+    listed = (await health.stub.List(health_pb2.HealthListRequest())).statuses
+    assert {name: answer.status for name, answer in listed.items()} == {"": SERVING, "readiness": NOT_SERVING}

@@ -1,0 +1,109 @@
+"""The client commands before servers that want a key, or TLS, or both."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from headstart.cli import client, main
+from headstart.edge.entrance import EntranceOptions
+from headstart.errors import ConfigError
+from headstart_operator.connection import PodAccess
+from operator_rig import rig
+from support.certificates import Authority
+from support.doors import KEYS, write_keys
+
+
+def _parsed(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    client.add_endpoint_flags(parser)
+    return parser.parse_args(flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(client.KEY_VARIABLE, raising=False)
+
+
+def test_a_keys_file_wins_over_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(client.KEY_VARIABLE, "of the variable".replace(" ", "-"))
+    assert client.access_from(_parsed()).key == "of-the-variable"
+    (tmp_path / "key").write_text("of-the-file\n")
+    access = client.access_from(_parsed("--api-key-file", str(tmp_path / "key")))
+    assert access.key == "of-the-file"
+    assert "of-the-file" not in repr(access)
+    assert access.credentials is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("canary and more", "one word of visible ASCII"),
+        ("canary\ncanary", "one word"),
+        ("ü", "ASCII"),
+    ],
+)
+def test_a_file_that_holds_no_key_is_named_and_never_shown(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"^--api-key-file: {path}.*{message}") as caught:
+        client.access_from(_parsed("--api-key-file", str(path)))
+    assert "canary" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^--api-key-file: /nowhere cannot be read"):
+        client.access_from(_parsed("--api-key-file", "/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ca-file", "/nowhere"], r"^--ca-file: /nowhere cannot be read"),
+        (["--cert-file", "/nowhere"], r"^--cert-file: needs --tls"),
+        (["--tls-server-name", "x"], r"^--tls-server-name: needs --tls"),
+        (["--tls", "--cert-file", "/nowhere"], r"^--key-file: set it too"),
+    ],
+)
+def test_flags_of_tls_that_cannot_work_are_named(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        client.access_from(_parsed(*flags))
+
+
+async def test_every_command_gets_in_with_key_and_certificate_and_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, keys = Authority(tmp_path), write_keys(tmp_path / "keys")
+    cert, key = map(str, authority.issue("all"))
+    pods = PodAccess(key=KEYS["operator"], ca_file=str(authority.ca), cert_file=cert, key_file=key)
+    door = {"cert_file": cert, "key_file": key, "client_ca_file": str(authority.ca), "keys_dir": keys}
+    entrance = EntranceOptions(**door)
+    overrides = {f"server__{'auth' if name == 'keys_dir' else 'tls'}__{name}": value for name, value in door.items()}
+    encrypted = ["--ca-file", str(authority.ca), "--cert-file", cert, "--key-file", key]
+    async with rig(1, config={"pod_access": pods, "entrance": entrance}, **overrides) as r:
+        pod, router = (["--endpoint", f"127.0.0.1:{port}"] for port in (r.pods[0].grpc_port, r.operator.grpc_port))
+
+        async def run(*arguments: str, tenant: str = "") -> tuple[int, str, str]:
+            held = ["--api-key-file", f"{keys}/{tenant}"] if tenant else []
+            code = await asyncio.to_thread(main, [*arguments, *held, "--timeout", "20"])
+            return code, *capsys.readouterr()
+
+        asked = ("generate", "--token-ids", "1,2,3", "--max-tokens", "2", "--json")
+        for endpoint in (pod, router):
+            code, printed, _ = await run(*asked, *endpoint, *encrypted, tenant="t1")
+            assert code == 0
+            assert "finished" in json.loads(printed.splitlines()[-1])
+        assert (await run("tokenize", "hello", *router, *encrypted, tenant="t2"))[0] == 0
+        code, printed, _ = await run("cache", "verify", "--json", *router, *encrypted, tenant="operator")
+        assert (code, [pod["problem"] for pod in json.loads(printed)["pods"]]) == (0, [""])
+        assert (await run("cache", "show", "--json", *pod, *encrypted, tenant="operator"))[0] == 0
+
+        code, _, told = await run(*asked, *pod, *encrypted)
+        assert (code, told) == (1, "headstart: UNAUTHENTICATED: authorization: no key; send it as 'Bearer KEY'\n")
+        code, _, told = await run("cache", "show", *pod, *encrypted, tenant="t1")
+        assert code == 1
+        assert told.startswith("headstart: PERMISSION_DENIED: headstart.v1.PrefixCache")
+        code, _, told = await run(*asked, *pod, "--ca-file", str(authority.ca), tenant="t1")
+        assert (code, told.startswith("headstart: UNAVAILABLE")) == (1, True)
+        assert KEYS["t1"] not in told
