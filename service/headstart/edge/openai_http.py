@@ -90,6 +90,7 @@ class OpenAiFront:
             model=await self._model_name(body),
             is_chat=True,
             num_choices=body.num_choices,
+            has_token_ids=bool(body.return_token_ids),
         )
         return await self._answer(http_request, body, requests, answer)
 
@@ -103,6 +104,7 @@ class OpenAiFront:
             is_chat=False,
             num_calls=len(requests),
             num_choices=body.num_choices,
+            has_token_ids=bool(body.return_token_ids),
         )
         return await self._answer(http_request, body, requests, answer)
 

@@ -78,6 +78,7 @@ class GenerationBody(_Body, frozen=True):
     priority: _Int32 | None = None
     cache_salt: str | None = None
     request_id: str | None = None
+    return_token_ids: bool | None = None
 
     @property
     def num_choices(self) -> int:

@@ -21,11 +21,22 @@ _REASONS: Mapping[int, str] = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_L
 class Answer:
     """What one HTTP request gets, built from the messages of its calls.
 
-    A body with several prompts makes one call each; choice `i` of call `c` is choice `c * num_choices + i` here.
+    A body with several prompts makes one call each; choice `i` of call `c` is choice `c * num_choices + i` here. With
+    `has_token_ids` each choice tells the ids of its tokens next to their text.
     """
 
-    def __init__(self, answer_id: str, *, model: str, is_chat: bool, num_calls: int = 1, num_choices: int = 1) -> None:
+    def __init__(
+        self,
+        answer_id: str,
+        *,
+        model: str,
+        is_chat: bool,
+        num_calls: int = 1,
+        num_choices: int = 1,
+        has_token_ids: bool = False,
+    ) -> None:
         self._is_chat = is_chat
+        self._has_token_ids = has_token_ids
         self._num_choices = num_choices
         self._num_total = num_calls * num_choices
         # Made as they come, because `num_choices` is only known to be sane once the request was taken.
@@ -74,6 +85,9 @@ class Answer:
         for name, entries in (logprobs or {}).items():
             choice.logprobs.setdefault(name, []).extend(entries)
         content: Json = {"delta": {"content": chunk.text}} if self._is_chat else {"text": chunk.text}
+        if self._has_token_ids:
+            choice.token_ids.extend(chunk.token_ids)
+            content["token_ids"] = list(chunk.token_ids)
         return [self._event(index, content | {"logprobs": logprobs})]
 
     def _take_finished(self, index: int, finished: pb.Finished) -> list[Json]:
@@ -99,6 +113,8 @@ class Answer:
         content: Json = {"text": text}
         if self._is_chat:
             content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        if self._has_token_ids:
+            content["token_ids"] = choice.token_ids
         return content | {"index": index, "logprobs": choice.logprobs or None, "finish_reason": choice.reason}
 
     def _logprobs(self, choice: _Choice, entries: Sequence[pb.TokenLogprobs]) -> Json | None:
@@ -128,6 +144,7 @@ class _Choice:
 
     def __init__(self) -> None:
         self.text: list[str] = []
+        self.token_ids: list[int] = []
         self.logprobs: dict[str, list[Any]] = {}
         self.num_chars = 0
         self.reason = ""

@@ -56,6 +56,17 @@ def test_offsets_of_a_completions_tokens_go_on_from_chunk_to_chunk() -> None:
     assert logprobs["top_logprobs"] == [{}, {"c": -0.5}, {}]
 
 
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_token_ids_come_with_their_text_when_they_were_asked_for(is_chat: bool) -> None:
+    answer = Answer("a", model="tiny", is_chat=is_chat, has_token_ids=True)
+    events = [event for text in "xy" for event in answer.take(0, _chunk(text))]
+    answer.take(0, _finished())
+    assert [event["choices"][0]["token_ids"] for event in events] == [[1], [1]]
+    assert answer.whole()["choices"][0]["token_ids"] == [1, 1]
+    silent = Answer("a", model="tiny", is_chat=is_chat)
+    assert "token_ids" not in silent.take(0, _chunk("x"))[0]["choices"][0]
+
+
 @pytest.mark.parametrize("reason", [pb.FINISH_REASON_CANCELLED, pb.FINISH_REASON_ERROR, pb.FINISH_REASON_UNSPECIFIED])
 def test_a_bad_end_has_no_event_and_no_complete_answer(reason: int) -> None:
     answer = Answer("a", model="tiny", is_chat=True)
