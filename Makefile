@@ -79,10 +79,12 @@ sanitize: $(STAMP) ## the kernels' tests under the address, undefined-behaviour 
 	    $(BIN)/python -m pytest --capture=no -p kernels.sanitized_native $(SANITIZED_TESTS) $(PYTEST_ARGS); \
 	done
 
-bench: $(STAMP) ## scheduling, routing, and what the scripts of tests/bench measure
+bench: $(STAMP) ## kernels, serving, scheduling, routing, and what the scripts of tests/bench measure
+	$(BIN)/headstart bench kernels
+	$(BIN)/headstart bench serve
 	$(BIN)/headstart bench scheduler
 	$(BIN)/headstart bench route
-	@for script in tests/bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 demo: $(STAMP) ## one pod, three requests: what was cached, shared, computed and evicted
 	$(BIN)/headstart demo $(DEMO_ARGS)

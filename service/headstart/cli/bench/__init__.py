@@ -12,6 +12,8 @@ from headstart.cli import nearest, run_command
 
 # kind -> (module with `configure` and `run`, one line of help)
 _KINDS = {
+    "serve": ("headstart.cli.bench.serve", "the workloads W1 to W5 on an engine here, or on a server"),
+    "kernels": ("headstart.cli.bench.kernels", "each native kernel's share of what this machine can do"),
     "scheduler": ("headstart.cli.bench.scheduler", "microseconds of Python per running request and step"),
     "route": (
         "headstart.cli.bench.route",
