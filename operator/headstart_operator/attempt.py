@@ -18,6 +18,7 @@ from headstart.edge.completions import error_of
 from headstart.errors import HeadstartError, UnavailableError
 
 from headstart_operator.balancer import Claim
+from headstart_operator.connection import REFUSALS
 from headstart_operator.delivery import Delivery, is_finished
 
 METHOD = "/headstart.v1.Inference/Generate"
@@ -99,6 +100,9 @@ class Attempt:
             self._keep_trailers(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             self._keep_trailers(error.trailing_metadata())
+            if error.code() in REFUSALS:
+                refused = UnavailableError("the pod does not let the router in; the router's log says more")
+                raise PodFailedError(refused, may_move=True) from None
             raise PodFailedError(error_of(error), may_move=error.code() in _ELSEWHERE) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()

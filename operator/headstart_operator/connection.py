@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import cast
 
+import grpc
 import grpc.aio
 from headstart.edge.keyed_channel import KeyedChannel
 from headstart.edge.tls import NamedFile, client_credentials
@@ -24,6 +25,9 @@ _OPTIONS = (
     # Pods of equal address must not share a connection: one of them may be gone.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+REFUSALS = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+"""What a pod says to a router that has not the key of one of its admin tenants: no concern of the router's clients."""
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from headstart.contract.proto import prefix_cache_pb2, prefix_cache_pb2_grpc
 
+from headstart_operator.connection import REFUSALS
 from headstart_operator.identity import PodRef
 from headstart_operator.index import PrefixIndex
 from headstart_operator.replica import OutOfStepError, PodReplica
@@ -26,8 +27,6 @@ SILENCE_S = 2.0
 
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
-
-_REFUSALS = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Subscriber:
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
     def _tell(self, code: grpc.StatusCode) -> None:
-        if code in _REFUSALS:
+        if code in REFUSALS:
             _LOGGER.warning(
                 "pod %s: refuses the router (%s): operator.pod_key must be a key of one of its admin tenants",
                 self._ref.name,

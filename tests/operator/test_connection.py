@@ -69,14 +69,9 @@ async def _ask(r: Rig, tenant: str, salt: str = "") -> Answer:
 
 
 async def _settled(r: Rig) -> None:
-    """The index has what the pods have cached."""
-    await until(lambda: all(r.operator.fleet.index.digest(view.key).num_hashes for view in _used(r)))
-
-
-def _used(r: Rig) -> list[Any]:
-    held = [pod for pod in r.pods if pod.engine.mirror.digest.num_hashes]
-    epochs = {pod.engine.mirror.epoch for pod in held}
-    return [view for view in r.operator.fleet.snapshot() if view.key.epoch in epochs]
+    """The index has the blocks of the one prompt that ran."""
+    fleet = r.operator.fleet
+    await until(lambda: any(fleet.index.digest(view.key).num_hashes == 5 for view in fleet.snapshot()))
 
 
 async def test_hits_are_foretold_behind_keys_and_tls_and_only_of_the_callers_own(
@@ -145,6 +140,17 @@ async def test_turns_go_by_the_keys_tenant_whatever_salts_it_writes(keys: str, a
         async with openai.AsyncOpenAI(base_url=base_url, api_key=KEYS["t1"], max_retries=0) as client:
             await client.completions.create(model="", prompt=[5] * 40, max_tokens=1, extra_body={"cache_salt": "c"})
         assert admitted == ["t1"] * 3
+
+
+async def test_a_pod_that_lets_the_router_in_no_more_is_not_the_clients_fault(keys: str, authority: Authority) -> None:
+    async with _guarded(keys, authority) as r:
+        await _ask(r, "t1")
+        (Path(keys) / "operator").write_text("another-key-for-the-router")
+        for pod in r.pods:
+            pod.entrance.refresh()
+        with pytest.raises(grpc.aio.AioRpcError, match="does not let the router in") as refusal:
+            await _ask(r, "t1")
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("key", "status"), [("", "UNAUTHENTICATED"), (KEYS["t1"], "PERMISSION_DENIED")])

@@ -75,4 +75,8 @@ class Entrance:
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_S)
-            await asyncio.to_thread(self.refresh)
+            try:
+                await asyncio.to_thread(self.refresh)
+            except Exception:
+                # Whatever it is, what is in use stays in use, and the next look may go well.
+                _LOGGER.exception("keys and certificates could not be looked at")

@@ -140,7 +140,8 @@ def check_pair(cert: NamedFile, key: NamedFile, context: ssl.SSLContext) -> None
             raise ConfigError(f"{key.name}: {key.path} is not the key of the certificate in {cert.name}") from None
         at_fault = key if _is_chain(cert) else cert
         what = "a private key without a pass phrase" if at_fault is key else "a certificate"
-        raise ConfigError(f"{at_fault.name}: {at_fault.path} is not {what} in PEM") from None
+        reason = getattr(error, "reason", None) or "unreadable"
+        raise ConfigError(f"{at_fault.name}: {at_fault.path} is not {what} that can be used ({reason})") from None
 
 
 def check_roots(ca: NamedFile, context: ssl.SSLContext) -> None:

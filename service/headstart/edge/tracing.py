@@ -21,7 +21,17 @@ from headstart.telemetry.spans import mark_error, server_span
 _TRACED_SERVICES = ("headstart.v1.Inference", "headstart.v1.Router")
 # The caller's own faults are no errors of a server.
 _CALLER_FAULTS = frozenset(
-    {"OK", "CANCELLED", "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
+    {
+        "OK",
+        "CANCELLED",
+        "INVALID_ARGUMENT",
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "FAILED_PRECONDITION",
+        "RESOURCE_EXHAUSTED",
+    }
 )
 
 Handler = Callable[[Any, Any], Awaitable[Any]]

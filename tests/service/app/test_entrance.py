@@ -22,10 +22,12 @@ from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.contract.proto import prefix_cache_pb2_grpc as cache_rpc
-from headstart.errors import ConfigError
-from operator_rig import Answer, generate, prompt, start_simulated_pod
+from headstart.edge import entrance
+from headstart.edge.access import Gate
+from headstart.errors import ConfigError, UnauthenticatedError
+from operator_rig import Answer, generate, prompt, start_simulated_pod, until
 from support.certificates import Authority
-from support.doors import KEYS, bearer, http_statuses, rpc_statuses, write_keys
+from support.doors import KEYS, Metadata, bearer, http_statuses, rpc_statuses, write_keys
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 PROMPT = prompt(3, 80)
@@ -172,6 +174,23 @@ async def test_keys_change_while_it_runs_and_are_never_written_down(
         )
         assert answered.name
     assert all(key not in caplog.text for key in [*KEYS.values(), "the-key-that-came-after"])
+
+
+async def test_a_running_pod_looks_at_the_files_by_itself(keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrance, "_REFRESH_S", 0.01)
+    metadata = (("authorization", "Bearer the-key-of-a-newcomer"),)
+    async with _pod(keys) as (pod, _):
+        (Path(keys) / "t3").write_text("the-key-of-a-newcomer")
+        gate = pod.entrance.gate
+        assert gate is not None
+        await until(lambda: _knows(gate, metadata))
+
+
+def _knows(gate: Gate, metadata: Metadata) -> bool:
+    try:
+        return gate.rpc_caller(metadata).tenant == "t3"
+    except UnauthenticatedError:
+        return False
 
 
 async def test_health_needs_neither_key_nor_tls_on_its_own_port(keys: str, tmp_path: Path) -> None:
