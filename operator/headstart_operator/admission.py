@@ -28,17 +28,50 @@ RECHECK_S = 0.05
 
 _RETRY_AFTER_S = 1.0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How much may wait for a pod."""
+
+    max_requests: int = 4096
+    max_tokens: int = 16_000_000
+    max_requests_per_tenant: int = 4096
+
+
 Claim = TypeVar("Claim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """Who asks. `deadline_s` is on the queue's clock; `num_tokens` counts the prompt."""
+    """Who asks. `deadline_s` is on the queue's clock; `num_tokens` counts the prompt; `limits` are its line's own."""
 
     line: str
     tenant: str
     num_tokens: int
     deadline_s: float | None = None
+    limits: QueueLimits | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """How much waits, in one line or in all of them."""
+
+    num_tokens: int = 0
+    tenants: Counter[str] = field(default_factory=Counter)
+
+    def count(self, arrival: Arrival, change: int) -> None:
+        self.num_tokens += change * arrival.num_tokens
+        self.tenants[arrival.tenant] += change
+        if not self.tenants[arrival.tenant]:
+            del self.tenants[arrival.tenant]
+
+    def check(self, arrival: Arrival, limits: QueueLimits) -> None:
+        """Raises ResourceExhaustedError or UnavailableError when one more is too much."""
+        if self.tenants[arrival.tenant] >= limits.max_requests_per_tenant:
+            raise ResourceExhaustedError("too many requests of this tenant wait for a pod; try again later")
+        num_tokens = self.num_tokens + arrival.num_tokens
+        if self.tenants.total() >= limits.max_requests or num_tokens > limits.max_tokens:
+            raise UnavailableError("too many requests wait for a pod", retry_after_s=_RETRY_AFTER_S)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,6 +85,7 @@ class _Ticket(Generic[Claim]):
 class _Line(Generic[Claim]):
     """Tenants in turn; each has a heap of (due time, number, ticket)."""
 
+    waiting: _Waiting = field(default_factory=_Waiting)
     tenants: OrderedDict[str, list[tuple[float, int, _Ticket[Claim]]]] = field(default_factory=OrderedDict)
 
     def push(self, due_s: float, number: int, ticket: _Ticket[Claim]) -> None:
@@ -83,25 +117,20 @@ class Admission(Generic[Claim]):
         self,
         abandon: Callable[[Claim], None],
         *,
-        max_requests: int,
-        max_tokens: int,
-        max_requests_per_tenant: int,
+        limits: QueueLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._abandon = abandon
-        self._max_requests = max_requests
-        self._max_tokens = max_tokens
-        self._max_requests_per_tenant = max_requests_per_tenant
+        self._limits = limits
         self._clock = clock
         self._lines: dict[str, _Line[Claim]] = {}
         self._numbers = itertools.count()
-        self._num_tokens = 0
-        self._tenants: Counter[str] = Counter()
+        self._waiting = _Waiting()
         self._rechecks: asyncio.Task[None] | None = None
 
     @property
     def num_waiting(self) -> int:
-        return self._tenants.total()
+        return self._waiting.tenants.total()
 
     async def admit(self, arrival: Arrival, try_claim: Callable[[], Claim | None]) -> Claim:
         """Wait for `try_claim` to give something, in turn.
@@ -114,15 +143,19 @@ class Admission(Generic[Claim]):
             claim = try_claim()
             if claim is not None:
                 return claim
-        self._check_bounds(arrival)
+        self._waiting.check(arrival, self._limits)
+        if arrival.limits is not None:
+            line.waiting.check(arrival, arrival.limits)
         ticket = _Ticket(arrival=arrival, try_claim=try_claim, future=asyncio.get_running_loop().create_future())
         due_s = self._clock() + PATIENCE_S if arrival.deadline_s is None else arrival.deadline_s
         line.push(due_s, next(self._numbers), ticket)
-        self._count(arrival, 1)
+        for waiting in (self._waiting, line.waiting):
+            waiting.count(arrival, 1)
         try:
             return await self._wait(ticket)
         finally:
-            self._count(arrival, -1)
+            for waiting in (self._waiting, line.waiting):
+                waiting.count(arrival, -1)
 
     def wake(self) -> None:
         """Room may have come: serve every line until its head finds none."""
@@ -174,19 +207,6 @@ class Admission(Generic[Claim]):
             ticket.future.set_result(claim)
 
     async def _recheck(self) -> None:
-        while self._tenants.total():
+        while self.num_waiting:
             await asyncio.sleep(RECHECK_S)
             self.wake()
-
-    def _check_bounds(self, arrival: Arrival) -> None:
-        if self._tenants[arrival.tenant] >= self._max_requests_per_tenant:
-            raise ResourceExhaustedError("too many requests of this tenant wait for a pod; try again later")
-        is_full = self.num_waiting >= self._max_requests or self._num_tokens + arrival.num_tokens > self._max_tokens
-        if is_full:
-            raise UnavailableError("too many requests wait for a pod", retry_after_s=_RETRY_AFTER_S)
-
-    def _count(self, arrival: Arrival, change: int) -> None:
-        self._num_tokens += change * arrival.num_tokens
-        self._tenants[arrival.tenant] += change
-        if not self._tenants[arrival.tenant]:
-            del self._tenants[arrival.tenant]

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -37,7 +37,7 @@ from headstart_operator.metrics import FleetMetrics, RouteMetrics
 from headstart_operator.proxy import Proxy
 from headstart_operator.recorder import RouteRecorder
 from headstart_operator.router_service import RouterServicer
-from headstart_operator.source import open_source
+from headstart_operator.source import Source, open_source
 
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
@@ -84,7 +84,7 @@ class Operator:
     signals: Signals
     grpc_port: int
     health_port: int
-    close_source: Callable[[], Awaitable[None]] = field(repr=False)
+    source: Source = field(repr=False)
     learning: asyncio.Task[None] = field(repr=False)
 
     async def wait_ready(self) -> None:
@@ -112,8 +112,9 @@ class Operator:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
         await self.catalog.close()
+        await self.source.stop()
         await self.fleet.close()
-        await self.close_source()
+        await self.source.close()
         await asyncio.to_thread(self.signals.shutdown, timeout_s=_LAST_SIGNALS_S)
 
 
@@ -121,15 +122,21 @@ async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
     entrance = Entrance(config.entrance)
     connect = PodConnector(config.pod_access).connect
-    source, close_source = open_source(config)
+    source = open_source(config)
     signals = open_signals(
         service_name="headstart-operator",
         instance_id=os.environ.get("POD_NAME", socket.gethostname()),
         otlp_endpoint=config.otlp_endpoint,
     )
-    fleet = Fleet(source, fleet_secret=config.fleet_secret, policy=config.policy, connect=connect)
+    fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
-    balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits, metrics=RouteMetrics(signals.meter))
+    balancer = Balancer(
+        fleet,
+        catalog,
+        queue_limits=config.queue_limits,
+        metrics=RouteMetrics(signals.meter),
+        pools=source.pools,
+    )
     recorder = RouteRecorder(RequestInstruments(signals.meter), captures_content=config.captures_content)
     proxy = Proxy(fleet, balancer, recorder=recorder)
     health = OperatorHealth(fleet)
@@ -149,6 +156,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
     web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
     entrance.start()
     fleet.start()
+    source.start(fleet)
     await health_server.start()
     await server.start()
     return Operator(
@@ -165,7 +173,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
         signals=signals,
         grpc_port=grpc_port,
         health_port=health_port,
-        close_source=close_source,
+        source=source,
         learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
     )
 

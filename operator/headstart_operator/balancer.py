@@ -24,11 +24,12 @@ from headstart.errors import (
     UnavailableError,
 )
 
-from headstart_operator.admission import Admission, Arrival
+from headstart_operator.admission import Admission, Arrival, QueueLimits
 from headstart_operator.catalog import Catalog, Entry
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.metrics import RouteMetrics
+from headstart_operator.pool import Pools
 from headstart_operator.reading import Job, Reading, tokenize, understand
 from headstart_operator.score import Ranked
 from headstart_operator.view import PodView
@@ -65,17 +66,8 @@ def route_of(ranked: Ranked, num_candidates: int) -> pb.Route:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLimits:
-    """How much may wait for a pod."""
-
-    max_requests: int = 4096
-    max_tokens: int = 16_000_000
-    max_requests_per_tenant: int = 4096
-
-
 class Balancer:
-    """The operator's decisions."""
+    """The operator's decisions. `queue_limits` bound all that waits; `pools` may bound what waits for one of them."""
 
     def __init__(
         self,
@@ -84,17 +76,17 @@ class Balancer:
         *,
         queue_limits: QueueLimits,
         metrics: RouteMetrics,
+        pools: Pools | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
+        self._pools = pools or Pools()
         self._catalog = catalog
         self._metrics = metrics
         self._clock = clock
         self._admission = Admission[Claim](
             self._give_back,
-            max_requests=queue_limits.max_requests,
-            max_tokens=queue_limits.max_tokens,
-            max_requests_per_tenant=queue_limits.max_requests_per_tenant,
+            limits=queue_limits,
             clock=clock,
         )
         self._running: set[str] = set()
@@ -160,6 +152,7 @@ class Balancer:
             tenant=job.tenant,
             num_tokens=job.readings[0].query.prompt_tokens,
             deadline_s=deadline_s,
+            limits=self._pools.limits_of(job.readings[0].group.pool),
         )
         return await self._admission.admit(arrival, lambda: self._claim(job.readings, f"{job.request_id}~0"))
 

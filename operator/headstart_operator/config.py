@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headstart.edge.entrance import EntranceOptions
 from headstart.errors import ConfigError
 
-from headstart_operator.balancer import QueueLimits
+from headstart_operator.admission import QueueLimits
 from headstart_operator.connection import PodAccess
 from headstart_operator.score import Policy
 
@@ -19,7 +19,9 @@ from headstart_operator.score import Policy
 class OperatorConfig:
     """`endpoints` are host:port of pods; without them, pods come from Kubernetes.
 
-    `selector` is a label selector in `namespace`, "" for the operator's own; `pod_port` is the pods' gRPC port and
+    `selector` is a label selector in `namespace`, "" for the operator's own; `pod_port` is the pods' gRPC port. Without
+    one, EnginePools say which pods: those that `pool_selector` finds. A `default_pool` is made of `selector`, `pod_port`
+    and `policy` when there is none of its name, for the Deployment `default_pool_owner`; `lease` decides who writes.
     `kube_api` replaces the address of the API server. `fleet_secret` is what the pods mount as `cache.hash_seed`.
     `pod_access` is how the router comes in at the pods, `entrance` how clients come in here. A port of 0 picks a free
     one. `otlp_endpoint` is a collector; the standard OTEL_* variables win over it.
@@ -29,6 +31,10 @@ class OperatorConfig:
     endpoints: tuple[str, ...] = ()
     namespace: str = ""
     selector: str = ""
+    pool_selector: str = ""
+    default_pool: str = ""
+    default_pool_owner: str = ""
+    lease: str = "headstart-operator"
     pod_port: int = 50051
     kube_api: str = ""
     policy: Policy = Policy.PREFIX

@@ -21,9 +21,10 @@ import grpc.aio
 from headstart_operator.connection import insecure_channel
 from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.index import PrefixIndex
-from headstart_operator.pod import FollowedPod, derive_root, group_of
+from headstart_operator.pod import FollowedPod, derive_root
+from headstart_operator.pool import Pools
 from headstart_operator.routing import Routing
-from headstart_operator.score import Policy, Query, Ranked
+from headstart_operator.score import Query, Ranked
 from headstart_operator.subscriber import SILENCE_S, Subscriber
 from headstart_operator.view import PodView
 
@@ -51,14 +52,14 @@ class FleetCounters:
 
 
 class Fleet:
-    """`start` it, then ask. `fleet_secret` is what the pods mount as `cache.hash_seed`."""
+    """`start` it, then ask. `fleet_secret` is what the pods mount as `cache.hash_seed`; `pools` says how each ranks."""
 
     def __init__(
         self,
         source: PodSource,
         *,
         fleet_secret: bytes = b"",
-        policy: Policy = Policy.PREFIX,
+        pools: Pools | None = None,
         connect: Callable[[str], grpc.aio.Channel] = insecure_channel,
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -74,7 +75,8 @@ class Fleet:
         self._views: tuple[PodView, ...] | None = None
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
-        self._routing = Routing(policy=policy, clock=clock)
+        self._pools = pools or Pools()
+        self._routing = Routing(policy=self._pools.policy, clock=clock)
         self.counters = FleetCounters()
 
     # ---- life
@@ -132,6 +134,14 @@ class Fleet:
         """Every pod that was discovered, with its view when it is a candidate."""
         return tuple((pod.ref, self._view(pod)) for pod in self._pods.values())
 
+    def pods(self) -> tuple[FollowedPod, ...]:
+        """Every pod that was discovered, as it is followed. Not to be changed."""
+        return tuple(self._pods.values())
+
+    def hit_ratio(self, pool: str) -> float | None:
+        """Share of prompt tokens that were cached, of the requests of this pool that ended lately; None before one."""
+        return self._routing.hit_ratio(pool)
+
     def rank(
         self, group: GroupKey, query: Query, *, excluded: Collection[PodKey] = (), has_room: bool = False
     ) -> list[Ranked]:
@@ -144,7 +154,7 @@ class Fleet:
             for view in self.snapshot()
             if view.group == group and view.key not in excluded and (not has_room or self.has_room(view))
         ]
-        return self._routing.rank(query, views)
+        return self._routing.rank(query, views, self._pools.policy_of(group.pool))
 
     @staticmethod
     def has_room(view: PodView) -> bool:
@@ -240,7 +250,7 @@ class Fleet:
         if pod.root is None:
             self.counters.misfits += 1
             _LOGGER.warning("pod %s: its hash root is not that of this fleet secret; no prefix is found", pod.ref.name)
-        others = [group for group in self.groups(hello.model) if group != group_of(hello)]
+        others = [group for group in self.groups(hello.model) if group.pool == pod.ref.pool and group != pod.group]
         if others:
             self.counters.misfits += 1
             _LOGGER.warning("pod %s: tokenizer or hash root differ from other pods of %s", pod.ref.name, hello.model)

@@ -19,16 +19,23 @@ class PodKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Pods of one group give a prompt the same tokens and the same block hashes. Digests are SHA-256 in hex."""
+    """Pods of one group give a prompt the same tokens and the same block hashes. Digests are SHA-256 in hex.
+
+    `pool` is the EnginePool that they belong to, "" when there is none: its policy ranks them.
+    """
 
     model: str
     tokenizer_fingerprint: str
     hash_root_digest: str
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRef:
-    """A pod as discovery sees it. `address` is host:port of its gRPC server."""
+    """A pod as discovery sees it. `address` is host:port of its gRPC server.
+
+    `pool` is the EnginePool that selects it and `model` what that one says its pods serve; "" when nothing is said.
+    """
 
     uid: str
     name: str
@@ -36,3 +43,5 @@ class PodRef:
     is_ready: bool = True
     is_terminating: bool = False
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    pool: str = ""
+    model: str = ""

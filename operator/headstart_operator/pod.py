@@ -42,9 +42,23 @@ class FollowedPod:
         return self.ref.is_ready and not self.ref.is_terminating
 
     @property
+    def group(self) -> GroupKey | None:
+        """None until it has said what it is."""
+        hello = self.subscriber.replica.hello
+        if hello is None:
+            return None
+        return GroupKey(hello.model, hello.tokenizer_fingerprint, hello.hash_root_digest, self.ref.pool)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it serves the model that its pool is for."""
+        return self.group is not None and self.ref.model in ("", self.group.model)
+
+    @property
     def is_candidate(self) -> bool:
         replica = self.subscriber.replica
-        return self.is_wanted and self.subscriber.is_live and replica.is_synced and not replica.load.draining
+        is_talking = self.subscriber.is_live and replica.is_synced and not replica.load.draining
+        return self.is_wanted and is_talking and self.fits
 
     def view(self, placed: PodPlacements) -> PodView | None:
         """None while it is no candidate."""
@@ -54,14 +68,14 @@ class FollowedPod:
         return self._view
 
     def _make_view(self, placed: PodPlacements) -> PodView:
-        replica = self.subscriber.replica
+        replica, group = self.subscriber.replica, self.group
         hello = replica.hello
-        assert hello is not None, "a synced replica has heard its hello"
+        assert hello is not None and group is not None, "a synced replica has heard its hello"  # noqa: PT018
         return PodView(
             key=replica.key,
             name=hello.pod_name or self.ref.name,
             address=self.ref.address,
-            group=group_of(hello),
+            group=group,
             numerics_id=hello.numerics_id,
             block_size=hello.block_size,
             capacity_blocks=hello.capacity_blocks,
@@ -75,10 +89,6 @@ class FollowedPod:
             channel=self.channel,
             silence=self.subscriber.silence,
         )
-
-
-def group_of(hello: prefix_cache_pb2.Hello) -> GroupKey:
-    return GroupKey(hello.model, hello.tokenizer_fingerprint, hello.hash_root_digest)
 
 
 def derive_root(hello: prefix_cache_pb2.Hello, fleet_secret: bytes) -> bytes | None:

@@ -38,6 +38,11 @@ class PodReplica:
         self.load = NO_LOAD
         self.is_synced = False
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the index holds what the pod held at `seq`: not before a snapshot, nor while one is awaited."""
+        return self.is_synced and not self._needs_snapshot and self._snapshot_seq is None
+
     def begin(self) -> tuple[str, int]:
         """A new stream: it must start with a hello. The epoch and seq to resume from; ("", 0) for a snapshot."""
         self._has_hello = False

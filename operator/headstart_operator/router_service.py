@@ -80,7 +80,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             seq=view.load.seq,
             capacity_blocks=view.capacity_blocks,
             prefill_tokens_per_s=view.load.prefill_tokens_per_s,
-            group="/".join(part[:_DIGEST_CHARS] for part in view.group),
+            group="/".join(part[:_DIGEST_CHARS] for part in view.group if part),
         )
 
     def _candidate(self, ranked: Ranked) -> router_pb2.Candidate:

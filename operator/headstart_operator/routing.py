@@ -28,7 +28,7 @@ class Routing:
         self.index = PrefixIndex()
         self.placements = Placements(self.index, clock)
 
-    def rank(self, query: Query, views: Sequence[PodView]) -> list[Ranked]:
+    def rank(self, query: Query, views: Sequence[PodView], policy: Policy | None = None) -> list[Ranked]:
         """Views of one group, best first. `matched`, `turn` and the pool's means are filled in here."""
         if not views:
             return []
@@ -42,7 +42,7 @@ class Routing:
             utilization=usage.work_per_s / len(views),
             turn=self._turn,
         )
-        return rank(filled, views, self._policy)
+        return rank(filled, views, policy or self._policy)
 
     def place(self, request_id: str, ranked: Ranked, query: Query) -> None:
         """A request goes to this pod under this id. Raises ValueError for an id that is in use."""
@@ -65,6 +65,12 @@ class Routing:
         if prompt_tokens:
             usage = self._usage_of(view.group)
             usage.observe(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+
+    def hit_ratio(self, pool: str) -> float | None:
+        """Of the requests of this pool that ended lately; None before the first."""
+        usages = [usage for group, usage in self._usage.items() if group.pool == pool]
+        asked = sum(usage.seen_prompt_tokens for usage in usages)
+        return sum(usage.seen_cached_tokens for usage in usages) / asked if asked else None
 
     def _usage_of(self, group: GroupKey) -> PoolUsage:
         return self._usage.setdefault(group, PoolUsage())

@@ -51,6 +51,7 @@ class Subscriber:
         self.replica = PodReplica(index, ref.uid)
         self.silence = asyncio.Event()
         self.is_live = False
+        self.num_digest_resyncs = 0
 
     async def follow(self) -> AsyncGenerator[tuple[str, ...], None]:
         """Runs until it is closed. Yields after each change: the request ids that the pod has taken in, often none."""
@@ -62,6 +63,7 @@ class Subscriber:
             except OutOfStepError as error:
                 # The pod itself is well: requests still go there while the snapshot comes.
                 self._resyncs[error.reason] += 1
+                self.num_digest_resyncs += error.reason == "digest"
                 self.replica.forget_position()
                 _LOGGER.warning("pod %s: out of step (%s), asking for a snapshot", self._ref.name, error.reason)
             except grpc.aio.AioRpcError as error:

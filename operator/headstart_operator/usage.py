@@ -13,13 +13,16 @@ _DECAY = 0.99
 @dataclass(slots=True)
 class PoolUsage:
     """Sums over requests that ended, which begin as if one of 1,000 prompt tokens, half cached, had written 128; and
-    over those that were placed: how many, the seconds between them, and those of the prefill they brought.
+    over those that were placed: how many, the seconds between them, and those of the prefill they brought. What was
+    `seen` has no such beginning.
     """
 
     prompt_tokens: float = 1000.0
     cached_tokens: float = 500.0
     output_tokens: float = 128.0
     requests: float = 1.0
+    seen_prompt_tokens: float = 0.0
+    seen_cached_tokens: float = 0.0
     arrivals: float = 0.0
     gaps_s: float = 0.0
     work_s: float = 0.0
@@ -55,5 +58,7 @@ class PoolUsage:
         """One request ended."""
         self.prompt_tokens = _DECAY * self.prompt_tokens + prompt_tokens
         self.cached_tokens = _DECAY * self.cached_tokens + cached_tokens
+        self.seen_prompt_tokens = _DECAY * self.seen_prompt_tokens + prompt_tokens
+        self.seen_cached_tokens = _DECAY * self.seen_cached_tokens + cached_tokens
         self.output_tokens = _DECAY * self.output_tokens + output_tokens
         self.requests = _DECAY * self.requests + 1.0

@@ -186,7 +186,13 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
     endpoints: str = _option("", "--endpoints", "host:port,... of the pods, instead of finding them in Kubernetes.")
     namespace: str = _option("", "--namespace", "Where the pods are. By default the operator's own namespace.")
-    selector: str = _option("", "--selector", "Label selector of the pods; needed without endpoints.")
+    selector: str = _option(
+        "", "--selector", "Label selector of the pods. Without it and without endpoints, EnginePools say which."
+    )
+    pool_selector: str = _option("", None, "Label selector of the EnginePools; by default all of the namespace.")
+    default_pool: str = _option("", None, "EnginePool to make of selector, pod_port and policy if there is none.")
+    default_pool_owner: str = _option("", None, "The Deployment that the default pool belongs to and goes with.")
+    lease: str = _option("headstart-operator", None, "Lease of the one that writes the pools' status.", min_length=1)
     pod_port: int = _option(50051, "--pod-port", "The pods' gRPC port.", ge=1, le=65_535)
     kube_api: str = _option("", "--kube-api", "URL of the Kubernetes API, for tests. By default as in any pod.")
     policy: Literal["prefix", "least-loaded", "round-robin"] = _option(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from headstart.errors import DeadlineExceededError, ResourceExhaustedError, UnavailableError
-from headstart_operator.admission import Admission, Arrival
+from headstart_operator.admission import Admission, Arrival, QueueLimits
 
 
 class Pod:
@@ -41,7 +41,9 @@ def pod() -> Pod:
 
 @pytest.fixture
 async def queue(pod: Pod) -> AsyncIterator[Admission[str]]:
-    admission = Admission[str](pod.leave, max_requests=4, max_tokens=100, max_requests_per_tenant=3, clock=lambda: 0.0)
+    admission = Admission[str](
+        pod.leave, limits=QueueLimits(max_requests=4, max_tokens=100, max_requests_per_tenant=3), clock=lambda: 0.0
+    )
     yield admission
     await admission.close()
 
@@ -127,6 +129,27 @@ async def test_one_tenant_cannot_fill_the_queue(queue: Admission[str], pod: Pod)
     other = asyncio.create_task(queue.admit(_arrival("b"), pod.claim_for("other")))
     await asyncio.sleep(0)
     assert not other.done()
+
+
+async def test_a_lines_own_limits_bound_that_line_only(queue: Admission[str], pod: Pod) -> None:
+    def arrival(line: str, tenant: str, **limits: int) -> Arrival:
+        return Arrival(line=line, tenant=tenant, num_tokens=10, limits=QueueLimits(**limits))
+
+    await _queue_up(queue, pod, ("first", arrival("small", "a", max_requests=1)))
+    with pytest.raises(UnavailableError):
+        await queue.admit(arrival("small", "b", max_requests=1), pod.claim_for("second"))
+    with pytest.raises(UnavailableError):
+        await queue.admit(arrival("small", "b", max_tokens=19), pod.claim_for("long"))
+    with pytest.raises(ResourceExhaustedError):
+        await queue.admit(arrival("small", "a", max_requests_per_tenant=1), pod.claim_for("again"))
+    other = asyncio.create_task(queue.admit(arrival("other", "a", max_requests=1), pod.claim_for("other")))
+    await asyncio.sleep(0)
+    assert queue.num_waiting == 2
+    pod.room = 2
+    queue.wake()
+    await other
+    pod.room = 1
+    assert await queue.admit(arrival("small", "a", max_requests=0), pod.claim_for("through")) == "through"
 
 
 async def test_a_deadline_that_the_queue_outlasts_ends_the_wait(queue: Admission[str], pod: Pod) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-
 import grpc
 import grpc.aio
 import pytest
@@ -15,7 +13,6 @@ from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
 from headstart_operator.app import start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
-from headstart_operator.source import open_source
 from operator_rig import generate, prompt, rig, until
 
 
@@ -28,19 +25,6 @@ def test_endpoints_are_read_in_order_and_once() -> None:
 def test_an_endpoint_without_a_port_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match=r"operator\.endpoints"):
         parse_endpoints(text)
-
-
-def test_without_endpoints_a_selector_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"operator\.selector"):
-        open_source(OperatorConfig())
-
-
-async def test_with_a_selector_pods_come_from_kubernetes(tmp_path: Path) -> None:
-    config = OperatorConfig(selector="app=engine", kube_api="http://127.0.0.1:1")
-    (tmp_path / "namespace").write_text("models\n")
-    source, close = open_source(config, namespace_file=tmp_path / "namespace")
-    assert vars(source)["_path"] == "/api/v1/namespaces/models/pods"
-    await close()
 
 
 def test_the_command_line_maps_every_setting_of_the_operator() -> None:

@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def operator_config(settings: Settings) -> OperatorConfig:
     """The operator's part of the settings. Raises ConfigError."""
-    from headstart_operator.balancer import QueueLimits
+    from headstart_operator.admission import QueueLimits
     from headstart_operator.config import OperatorConfig, parse_endpoints
     from headstart_operator.connection import PodAccess
     from headstart_operator.score import Policy
@@ -57,6 +57,10 @@ def operator_config(settings: Settings) -> OperatorConfig:
         endpoints=parse_endpoints(chosen.endpoints),
         namespace=chosen.namespace,
         selector=chosen.selector,
+        pool_selector=chosen.pool_selector,
+        default_pool=chosen.default_pool,
+        default_pool_owner=chosen.default_pool_owner,
+        lease=chosen.lease,
         pod_port=chosen.pod_port,
         kube_api=chosen.kube_api,
         policy=Policy(chosen.policy),
