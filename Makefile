@@ -86,7 +86,7 @@ bench: $(STAMP) ## kernels, serving, scheduling, routing, and what the scripts o
 	$(BIN)/headstart bench route
 	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
-demo: $(STAMP) ## one pod, three requests: what was cached, shared, computed and evicted
+demo: $(STAMP) ## inside one pod, then two pods and a router: what was cached, and what that is worth
 	$(BIN)/headstart demo $(DEMO_ARGS)
 
 clean: ## remove the environment and caches

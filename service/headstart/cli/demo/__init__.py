@@ -1,4 +1,7 @@
-"""`headstart demo`: one pod in this process, three requests through its gRPC port, and what happened inside."""
+"""`headstart demo`: inside one pod with three requests, then two pods and a router with several tenants.
+
+The one pod is in this process, so that its steps can be seen; the others are programs of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,18 @@ MAX_LEN = 768
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="Another model than the built-in one: a directory, a .gguf file or a hub id.")
+    parser.add_argument("--keep", action="store_true", help="Leave the pods and the router running until Ctrl-C.")
 
 
 def run(parsed: argparse.Namespace) -> int:
+    console = Console()
+    console.rule("1. inside one pod")
     outcome = asyncio.run(run_scene(demo_settings(parsed.model)))
-    return 0 if print_outcome(Console(), outcome) else 1
+    has_held = print_outcome(console, outcome)
+    console.print()
+    console.rule("2. two pods and a router")
+    has_held &= asyncio.run(run_fleet(console, model=parsed.model, served_name=outcome.model, is_kept=parsed.keep))
+    return 0 if has_held else 1
 
 
 def demo_settings(model: str | None = None) -> Settings:
@@ -53,14 +63,47 @@ async def run_scene(settings: Settings) -> Outcome:
     from headstart.app.pod import start_pod
     from headstart.cli.demo.play import play
 
-    errors = Console(stderr=True)
-    with LoadProgress(errors) as progress:
+    with LoadProgress(Console(stderr=True)) as progress:
         pod = await start_pod(settings, progress=progress.show, is_tracing=True)
     try:
         return await play(
             pod,
             budget=settings.scheduler.max_num_batched_tokens,
-            tell=lambda line: errors.print(f"[dim]· {line}[/dim]"),
+            tell=tell,
         )
     finally:
         await pod.stop()
+
+
+async def run_fleet(console: Console, *, model: str | None, served_name: str, is_kept: bool) -> bool:
+    """Start pods and router, play both rounds, print; whether all held. With `is_kept` they run until a signal."""
+    from headstart.cli.demo import fleet_show
+    from headstart.cli.demo.fleet import empty, inexact_pods, play, start_fleet
+    from headstart.cli.demo.fleet_scene import FleetOutcome
+    from headstart.cli.demo.programs import Programs
+    from headstart.edge.listening import stop_signals
+
+    fleet_show.print_opening(console)
+    async with Programs() as programs:
+        fleet = await start_fleet(programs, model=model, tell=tell)
+        tell("the requests go to the pods in turn, as from a plain load balancer")
+        with fleet_show.growing_table(console, "round robin: the pods in turn") as show:
+            in_turn = await play(fleet.pods, show)
+        for pod in fleet.pods:
+            await empty(pod)
+        tell("the same requests, from empty caches, through the router")
+        with fleet_show.growing_table(console, "the router: where the least work is left") as show:
+            routed = await play([fleet.router], show)
+        inexact = await inexact_pods(fleet.router)
+        outcome = FleetOutcome(in_turn=in_turn, routed=routed, ended=fleet.ended, inexact=inexact)
+        has_held = fleet_show.print_outcome(console, outcome)
+        if is_kept:
+            fleet_show.print_next_steps(console, fleet, served_name)
+            with stop_signals() as signals:
+                await signals.get()
+    return has_held
+
+
+def tell(line: str) -> None:
+    """What happens next, on stderr."""
+    Console(stderr=True).print(f"[dim]· {line}[/dim]", highlight=False)
