@@ -250,8 +250,8 @@ class Fleet:
         if pod.root is None:
             self.counters.misfits += 1
             _LOGGER.warning("pod %s: its hash root is not that of this fleet secret; no prefix is found", pod.ref.name)
-        others = [group for group in self.groups(hello.model) if group.pool == pod.ref.pool and group != pod.group]
-        if others:
+        others = {each.group for each in self._pods.values() if each.ref.pool == pod.ref.pool} - {pod.group}
+        if any(group is not None and group.model == hello.model for group in others):
             self.counters.misfits += 1
             _LOGGER.warning("pod %s: tokenizer or hash root differ from other pods of %s", pod.ref.name, hello.model)
 

@@ -52,7 +52,7 @@ class _Kept:
 
 
 class PoolKeeper:
-    """`default` is a pool to create. `clock` is monotonic seconds."""
+    """`default` is a pool to create, None once that was done. `clock` is monotonic seconds."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PoolKeeper:
         self._lease = lease
         self._pools = pools
         self._events = events
-        self._default = default
+        self.default = default
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
 
@@ -90,10 +90,10 @@ class PoolKeeper:
         if not self._lease.is_held:
             self._kept.clear()
             return
-        if self._default is not None and self._pools.has_listed:
-            if self._default.name not in self._pools.objects:
-                await create_default(self._kube, self._default, namespace=self._pools.namespace)
-            self._default = None
+        if self.default is not None and self._pools.has_listed:
+            if self.default.name not in self._pools.objects:
+                await create_default(self._kube, self.default, namespace=self._pools.namespace)
+            self.default = None
         if not fleet.is_ready:
             return
         objects = self._pools.objects

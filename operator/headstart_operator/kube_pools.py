@@ -35,6 +35,8 @@ _LIMITS = {
     "maxQueuedPerTenant": "max_requests_per_tenant",
 }
 
+_NO_LIMIT = (1 << 63) - 1
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -163,12 +165,12 @@ def parse_pool(item: Json) -> Pool:
 
 
 def _limits(limits: Any) -> QueueLimits | None:
+    """What is not said is not bounded here: the operator's own limits hold besides."""
     if not limits:
         return None
     given = {
-        ours: _number(limits[theirs], f"spec.limits.{theirs}", least=0, most=1 << 62)
+        ours: _number(limits.get(theirs, _NO_LIMIT), f"spec.limits.{theirs}", least=0, most=_NO_LIMIT)
         for theirs, ours in _LIMITS.items()
-        if theirs in limits
     }
     return QueueLimits(**given)
 

@@ -35,7 +35,7 @@ def survey_pool(fleet: Fleet, pool: str) -> PoolSurvey:
     """Of one pool, by its name."""
     pods = sorted((pod for pod in fleet.pods() if pod.ref.pool == pool), key=lambda pod: pod.ref.name)
     known = [pod for pod in pods if pod.group is not None]
-    groups = Counter(pod.group for pod in known if pod.fits)
+    groups = Counter(pod.group for pod in known if pod.fits and pod.root is not None)
     # Equal numbers: the name decides, so that every replica and every reading says the same.
     main = max(groups, key=lambda group: (groups[group], group or ()), default=None)
     return PoolSurvey(

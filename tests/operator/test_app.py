@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 import grpc
 import grpc.aio
 import pytest

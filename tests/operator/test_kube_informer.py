@@ -25,9 +25,11 @@ async def following(server: KubeServer, *, silence_s: float = 30.0) -> AsyncIter
         read=lambda item: None if item["status"].get("reason") == "Evicted" else str(item["metadata"]["name"]),
         silence_s=silence_s,
     )
-    async with contextlib.aclosing(informer.follow()) as sets:
-        yield sets
-    await kube.close()
+    try:
+        async with contextlib.aclosing(informer.follow()) as sets:
+            yield sets
+    finally:
+        await kube.close()
 
 
 async def next_uids(sets: Sets) -> set[str]:

@@ -1,4 +1,4 @@
-"""The Lease: one holder at a time, by clocks that are never compared, and nobody who thinks so longer than it is true."""
+"""The Lease: one holder at a time, by clocks that are never compared, and nobody who believes it for too long."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_holder_that_cannot_renew_stops_before_anybody_may_take_over() -
 
 
 async def test_one_who_was_overtaken_notices_and_stops() -> None:
-    async with two() as (server, first, second):
+    async with two() as (_, first, second):
         await first.lease.attempt()
         await second.lease.attempt()
         second.clock.now_s += DURATION_S

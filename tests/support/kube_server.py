@@ -8,6 +8,7 @@ server `is_mute`; `say` tells them anything else, in any order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import re
@@ -82,8 +83,10 @@ class KubeServer:
         self.watches: list[dict[str, str]] = []
         self.calls: list[tuple[str, str]] = []
         self.refusals: list[_Refusal] = []
-        self._version = 100
-        self._said: dict[tuple[str, str], asyncio.Queue[Json | None]] = {}
+        self._version = 99
+        # What watches say, one after the other; a watch begins where the list was made whose version it names.
+        self._log: list[tuple[str, Json | None]] = []
+        self._marks: dict[str, int] = {}
         self._moved = asyncio.Event()
 
     async def __aenter__(self) -> KubeServer:
@@ -143,22 +146,18 @@ class KubeServer:
 
     def say(self, kind: str, item: Json, *, collection: str = PODS) -> None:
         """To every watch of a collection whose selector finds the item. Errors and bookmarks are for all."""
-        labels = item.get("metadata", {}).get("labels") or {}
-        for (path, selector), said in self._said.items():
-            if path == collection and (kind in ("ERROR", "BOOKMARK") or matches(selector, labels)):
-                said.put_nowait({"type": kind, "object": item})
+        self._log.append((collection, {"type": kind, "object": item}))
+        self._move()
 
     def hang_up(self, *, collection: str = PODS) -> None:
         """End the watches as a server does when their time is over."""
-        for (path, _), said in self._said.items():
-            if path == collection:
-                said.put_nowait(None)
+        self._log.append((collection, None))
+        self._move()
 
     async def until(self, *, num_lists: int = 0, num_watches: int = 0) -> None:
         """So many lists and watches were asked for, of any collection."""
         async with asyncio.timeout(20):
             while len(self.lists) < num_lists or len(self.watches) < num_watches:
-                self._moved.clear()
                 await self._moved.wait()
 
     def verbs(self) -> set[tuple[str, str]]:
@@ -200,12 +199,15 @@ class KubeServer:
     async def _list_or_watch(self, request: web.Request, collection: str) -> web.StreamResponse:
         query = dict(request.query)
         selector = query.get("labelSelector", "")
-        said = self._said.setdefault((collection, selector), asyncio.Queue())
-        self._moved.set()
         if query.get("watch") == "true":
             self.watches.append(query)
-            return await self._watch(request, said)
+            self._move()
+            return await self._watch(request, collection, selector)
         self.lists.append(query)
+        if "continue" not in query:
+            self._version += 1
+            self._marks[str(self._version)] = len(self._log)
+        self._move()
         items = [
             item
             for item in self.collections.setdefault(collection, [])
@@ -216,15 +218,27 @@ class KubeServer:
         metadata = {"resourceVersion": str(self._version)} | ({"continue": str(end)} if end < len(items) else {})
         return web.json_response({"items": items[start:end], "metadata": metadata})
 
-    async def _watch(self, request: web.Request, said: asyncio.Queue[Json | None]) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, collection: str, selector: str) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        while (event := await said.get()) is not None:
-            line = json.dumps(event).encode() + b"\n"
-            # In two pieces: a line need not arrive whole.
-            await response.write(line[:7])
-            await response.write(line[7:])
-        return response
+        at = self._marks[request.query["resourceVersion"]]
+        while True:
+            moved = self._moved
+            for path, event in self._log[at:]:
+                at += 1
+                if path != collection:
+                    continue
+                if event is None:
+                    return response
+                labels = event["object"].get("metadata", {}).get("labels") or {}
+                if event["type"] in ("ERROR", "BOOKMARK") or matches(selector, labels):
+                    await _write(response, event)
+            await moved.wait()
+
+    def _move(self) -> None:
+        """Wake whoever waits for something to happen."""
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     def _create(self, collection: str, item: Json) -> web.Response:
         if self.find(collection, item["metadata"]["name"]) is not None:
@@ -262,6 +276,14 @@ class KubeServer:
     def _announce(self, collection: str, kind: str, item: Json) -> None:
         if not self.is_mute:
             self.say(kind, item, collection=collection)
+
+
+async def _write(response: web.StreamResponse, event: Json) -> None:
+    line = json.dumps(event).encode() + b"\n"
+    # In two pieces: a line need not arrive whole. A client that has gone needs nothing more.
+    with contextlib.suppress(ConnectionError):
+        await response.write(line[:7])
+        await response.write(line[7:])
 
 
 def _merged(old: Any, patch: Any) -> Any:
