@@ -109,11 +109,14 @@ async def test_a_status_is_written_once_and_again_only_when_it_differs() -> None
 
 
 async def test_who_does_not_hold_the_lease_writes_nothing() -> None:
-    async with served() as (server, _), keeping(server) as rig:
+    default = DefaultPool(name="more", spec=engine_pool("more")["spec"])
+    async with served() as (server, _), keeping(server, default=default) as rig:
+        server.put(POOLS, engine_pool("empty"))
+        await until(lambda: "empty" in rig.pools.pools)
         rig.clock.now_s += RENEW_DEADLINE_S
         await rig.keeper.look(rig.fleet)
         assert not rig.lease.is_held
-        assert (rig.num_patches(), rig.events()) == (0, [])
+        assert (rig.num_patches(), rig.events(), server.find(POOLS, "more")) == (0, [], None)
 
 
 async def test_what_matters_is_written_within_a_second_and_figures_now_and_then() -> None:

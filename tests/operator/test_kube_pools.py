@@ -85,10 +85,13 @@ async def test_another_selector_or_port_takes_effect_and_another_policy_disturbs
         async with following(server) as (pools, sets):
             known = Pools(by_name=pools.pools)
             await reach(sets, lambda refs: refs.keys() == {"a"})
-            num_lists = len(server.lists)
+            await server.until(num_watches=2)
             server.put(POOLS, item | engine_pool("chat", routing={"policy": "round-robin"}))
             await reach(sets, lambda _: known.policy_of("chat") is Policy.ROUND_ROBIN)
-            assert len(server.lists) == num_lists
+            server.put(PODS, pod("c", labels={"app": "chat"}))
+            await reach(sets, lambda refs: refs.keys() == {"a", "c"})
+            assert len(server.lists) == 2
+            server.remove(PODS, "pod-c")
             server.put(POOLS, engine_pool("chat", port=7))
             await reach(sets, lambda refs: [ref.address for ref in refs.values()] == ["10.0.0.1:7"])
             server.put(POOLS, engine_pool("chat", selector={"matchLabels": {"app": "new"}}))
@@ -103,6 +106,8 @@ async def test_a_status_that_is_written_starts_nothing_anew() -> None:
             await server.until(num_watches=2)
             server.put(POOLS, engine_pool("chat") | {"status": {"cachedBlocks": 1}})
             await reach(sets, lambda _: "status" in pools.objects["chat"])
+            server.put(PODS, pod("b", labels={"app": "chat"}))
+            await reach(sets, lambda refs: refs.keys() == {"a", "b"})
             assert (len(server.watches), len(server.lists)) == (2, 2)
 
 
