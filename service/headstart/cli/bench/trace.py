@@ -39,9 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PODSxBLOCKS,...",
         help="Sizes of fleets to try [8x2000,16x2000,64x500,64x2000].",
     )
-    parser.add_argument(
-        "--share", type=_share, default=1.0, help="Play a random share of the conversations, at the same rate [1]."
-    )
+    parser.add_argument("--share", type=_share, default=1.0, help="Play a random share of the conversations only [1].")
     parser.add_argument("--shuffle", action="store_true", help="Let the conversations begin in another order.")
     parser.add_argument("--seed", type=whole(0, MAX_UINT64), default=1, help="Of --share and --shuffle [1].")
     parser.add_argument(

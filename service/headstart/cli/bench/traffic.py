@@ -77,13 +77,13 @@ def read_trace(path: Path) -> list[Arrival]:
 
 
 def sampled(arrivals: Iterable[Arrival], *, share: float, seed: int) -> list[Arrival]:
-    """Of the conversations a random share, each whole; their requests come closer so that the rate stays the same."""
+    """Of the conversations a random share, each whole and at its own times: as many pods less see the same rate."""
     source = random.Random(seed)
     kept: dict[int, bool] = {}
     for arrival in arrivals:
         if arrival.group not in kept:
             kept[arrival.group] = source.random() < share
-    return [replace(each, at_s=each.at_s * share) for each in arrivals if kept[each.group]]
+    return [each for each in arrivals if kept[each.group]]
 
 
 def shuffled(arrivals: Sequence[Arrival], *, seed: int) -> list[Arrival]:
