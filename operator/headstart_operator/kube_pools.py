@@ -106,6 +106,7 @@ class KubernetesPools:
 
     async def _take(self, objects: Mapping[str, Json]) -> None:
         self.objects = dict(objects)
+        known_problems = dict(self.problems)
         self.problems.clear()
         pools: dict[str, Pool] = {}
         for name, item in objects.items():
@@ -113,7 +114,8 @@ class KubernetesPools:
                 pools[name] = parse_pool(item)
             except ValueError as error:
                 self.problems[name] = str(error)
-                _LOGGER.warning("EnginePool %s is not followed: %s", name, error)
+                if self.problems[name] != known_problems.get(name):
+                    _LOGGER.warning("EnginePool %s is not followed: %s", name, error)
         for name, old in self.pools.items():
             new = pools.get(name)
             if new is None or _whom(new) != _whom(old):

@@ -120,7 +120,9 @@ async def test_a_pod_of_two_pools_belongs_to_the_first_by_name() -> None:
             assert refs["a"].pool == "a-pool"
 
 
-async def test_a_pool_that_cannot_be_read_is_kept_with_the_reason_and_the_others_go_on() -> None:
+async def test_a_pool_that_cannot_be_read_is_kept_with_the_reason_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with _server(a="chat", b="code") as server:
         server.put(POOLS, engine_pool("chat"))
         server.put(POOLS, engine_pool("code", selector={}))
@@ -128,6 +130,9 @@ async def test_a_pool_that_cannot_be_read_is_kept_with_the_reason_and_the_others
             await reach(sets, lambda refs: refs.keys() == {"a"})
             assert pools.problems.keys() == {"code"}
             assert "spec.selector" in pools.problems["code"]
+            server.put(POOLS, engine_pool("chat") | {"status": {"cachedBlocks": 1}})
+            await reach(sets, lambda _: "status" in pools.objects["chat"])
+            assert caplog.text.count("is not followed") == 1
             server.put(POOLS, engine_pool("code"))
             await reach(sets, lambda refs: refs.keys() == {"a", "b"})
             assert pools.problems == {}
