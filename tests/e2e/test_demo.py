@@ -41,6 +41,13 @@ def outcome(log_lines: list[str]) -> Outcome:
     return asyncio.run(run_scene(demo_settings()))
 
 
+def test_keys_and_tls_of_the_users_own_pods_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_SERVER__AUTH__KEYS_DIR", "/keys")
+    monkeypatch.setenv("HEADSTART_SERVER__TLS__CERT_FILE", "/certificate")
+    server = demo_settings().server
+    assert (server.auth.keys_dir, server.tls.cert_file) == ("", "")
+
+
 def test_every_claim_of_the_demo_holds(outcome: Outcome) -> None:
     assert [claim for claim, holds in check(outcome) if not holds] == []
 

@@ -153,7 +153,11 @@ asyncio.run(main())
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["kill", "term", "int"])
 def test_no_child_outlives_its_starter_however_that_ends(number: int) -> None:
     starter = subprocess.Popen(
-        [sys.executable, "-c", _STARTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_ENVIRONMENT
+        [sys.executable, "-c", _STARTER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_ENVIRONMENT | {"HEADSTART_CACHE__BLOCK_SIZE": "of the user's own pods"},
     )
     try:
         assert starter.stdout is not None

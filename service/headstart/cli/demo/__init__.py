@@ -52,6 +52,9 @@ def demo_settings(model: str | None = None) -> Settings:
         "server.http_port": 0,
         "server.metrics_port": 0,
         "server.drain_delay_s": 0,
+        # The demo's own clients come without a key, whatever the user's pods ask for.
+        **dict.fromkeys(("server.auth.keys_dir", "server.tls.cert_file", "server.tls.key_file"), ""),
+        "server.tls.client_ca_file": "",
         "telemetry.log_level": "warning",
     }
     return load_settings(overrides | ({"model.source": model} if model else {}))
