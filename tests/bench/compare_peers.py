@@ -95,7 +95,7 @@ def main() -> None:
         report,
         title=f"medians of {options.reps}, reading at {min(read_gb_per_s):.0f} to {max(read_gb_per_s):.0f} GB/s",
         columns=("", *rows),
-        rows=[table_row(figure, medians) for figure in FIGURES],
+        rows=[table_row(figure, medians) for figure in FIGURES if figure.workload in options.workloads.split(",")],
         note="\n".join([*ratio_lines(ratios), *disturbed_lines(rows)]),
     )
 

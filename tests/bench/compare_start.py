@@ -4,7 +4,7 @@
 
 Both servers are asked over HTTP, again and again from their start on, for one token after 16. Next to ours stands what
 its interpreter and imports take alone. `--fill` also sends ours so many prompts that every block of K/V has been
-written once: about a minute. vLLM's start is told by compare_peers.py. The last line is JSON.
+written once: a minute or two each. vLLM's start is told by compare_peers.py. The last line is JSON.
 """
 
 from __future__ import annotations
