@@ -92,8 +92,7 @@ async def run_fleet(console: Console, *, model: str | None, served_name: str, is
         tell("the requests go to the pods in turn, as from a plain load balancer")
         with fleet_show.growing_table(console, "round robin: the pods in turn") as show:
             in_turn = await play(fleet.pods, show)
-        for pod in fleet.pods:
-            await empty(pod)
+        await empty(fleet)
         tell("the same requests, from empty caches, through the router")
         with fleet_show.growing_table(console, "the router: where the least work is left") as show:
             routed = await play([fleet.router], show)

@@ -24,8 +24,15 @@ _STRIP_CELLS = 48
 
 def print_outcome(console: Console, outcome: Outcome) -> bool:
     """Everything, top to bottom. Returns whether all checks hold."""
-    console.print()
+    console.print(
+        "A and B ask one agent two questions, C asks about a long passage while they are answered. All three begin "
+        "with the agent's rules and tools."
+    )
     console.print(_requests(outcome))
+    console.print(
+        "Prompt, cached and computed are tokens: cached ones were in blocks that an earlier request had filled. TTFT "
+        "is the time to the first token."
+    )
     _print_answers(console, outcome)
     _print_steps(console, outcome)
     _print_sharing(console, outcome)

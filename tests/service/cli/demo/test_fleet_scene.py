@@ -63,7 +63,7 @@ def test_all_claims_hold_of_a_fleet_that_works() -> None:
         (replace(GOOD, routed=_changed(cached_tokens=0, predicted_tokens=0)), "11 of 12 later requests"),
         (replace(GOOD, in_turn=_round(360, ttft_s=0.4)), "more was found cached"),
         (replace(GOOD, routed=_changed(predicted_tokens=336)), "for 17 of 18 requests"),
-        (replace(GOOD, routed=_changed(token_ids=(1,))), "the same tokens"),
+        (replace(GOOD, routed=_changed(token_ids=(1,))), "the same first tokens"),
         (replace(GOOD, inexact=("b",)), "not so: b"),
         (replace(GOOD, inexact=None), "tells what it knows"),
     ],
