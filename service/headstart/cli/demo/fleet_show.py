@@ -37,8 +37,8 @@ _NOTICEABLE = 1.1
 def print_opening(console: Console) -> None:
     console.print(
         f"{len(TENANTS)} tenants send the same requests twice, one at a time, for one token each. A tenant's prompts "
-        f"begin with its own long instructions; a pod's cache, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, has room for "
-        "those of three."
+        f"begin with its own long instructions; a pod's cache, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, has room "
+        "for those of three."
     )
 
 
