@@ -231,6 +231,8 @@ class Balancer:
             ]
             for reading in readings
         ]
+        if len(by_group) == 1:
+            return by_group[0]
         return list(heapq.merge(*by_group, key=lambda pair: pair[1].cost_s))
 
     def _claim(

@@ -63,10 +63,12 @@ class PrefixIndex:
         alive = -1
         for depth, block in enumerate(hashes):
             here = holders.get(block, 0)
+            if here == alive or here & alive == alive:
+                continue
             if pending:
                 here |= pending.get(block, 0)
-            if here & alive == alive:
-                continue
+                if here & alive == alive:
+                    continue
             if depth:
                 _note(found, by_bit, alive & ~here, depth)
             alive &= here
@@ -81,10 +83,11 @@ class PrefixIndex:
         pod = self._pods.get(key)
         if pod is None:
             return
+        held, counts, pending, bit = pod.held, pod.pending, self._pending, pod.bit
         for block in hashes:
-            if block not in pod.held:
-                pod.pending[block] = pod.pending.get(block, 0) + 1
-                self._pending[block] = self._pending.get(block, 0) | pod.bit
+            if block not in held:
+                counts[block] = counts.get(block, 0) + 1
+                pending[block] = pending.get(block, 0) | bit
 
     def release(self, key: PodKey, hashes: Iterable[int]) -> None:
         """Take one reservation back; of blocks that were stored meanwhile none is left."""

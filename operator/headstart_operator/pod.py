@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import grpc.aio
 from headstart.contract.prefix import hash_root
 from headstart.contract.proto import prefix_cache_pb2
 
-from headstart_operator.identity import GroupKey, PodRef
+from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.placements import PodPlacements
 from headstart_operator.subscriber import Subscriber
 from headstart_operator.view import PodView
@@ -31,6 +32,7 @@ class FollowedPod:
     root_epoch: str = ""
     _view: PodView | None = None
     _is_stale: bool = field(default=True)
+    _description: _Description | None = None
 
     def touch(self) -> None:
         """Its load, its state or its placements changed."""
@@ -44,21 +46,20 @@ class FollowedPod:
     @property
     def group(self) -> GroupKey | None:
         """None until it has said what it is."""
-        hello = self.subscriber.replica.hello
-        if hello is None:
-            return None
-        return GroupKey(hello.model, hello.tokenizer_fingerprint, hello.hash_root_digest, self.ref.pool)
+        described = self._describe()
+        return None if described is None else described.group
 
     @property
     def fits(self) -> bool:
         """Whether it serves the model that its pool is for."""
-        return self.group is not None and self.ref.model in ("", self.group.model)
+        group = self.group
+        return group is not None and self.ref.model in ("", group.model)
 
     @property
     def is_candidate(self) -> bool:
         replica = self.subscriber.replica
         is_talking = self.subscriber.is_live and replica.is_synced and not replica.load.draining
-        return self.is_wanted and is_talking and self.fits
+        return is_talking and self.is_wanted and self.fits
 
     def view(self, placed: PodPlacements) -> PodView | None:
         """None while it is no candidate."""
@@ -68,27 +69,52 @@ class FollowedPod:
         return self._view
 
     def _make_view(self, placed: PodPlacements) -> PodView:
-        replica, group = self.subscriber.replica, self.group
-        hello = replica.hello
-        assert hello is not None and group is not None, "a synced replica has heard its hello"  # noqa: PT018
+        described = self._describe()
+        assert described is not None, "a candidate has said what it is"
         return PodView(
-            key=replica.key,
-            name=hello.pod_name or self.ref.name,
-            address=self.ref.address,
-            group=group,
-            numerics_id=hello.numerics_id,
-            block_size=hello.block_size,
-            capacity_blocks=hello.capacity_blocks,
-            max_num_seqs=hello.max_num_seqs,
-            load=replica.load,
-            num_in_flight=placed.num_in_flight,
-            num_pending=placed.num_pending,
-            pending_tokens=placed.tokens,
-            pending_blocks=placed.blocks,
-            hash_root=self.root,
-            channel=self.channel,
-            silence=self.subscriber.silence,
+            *described.facts,
+            self.subscriber.replica.load,
+            placed.num_in_flight,
+            placed.num_pending,
+            placed.tokens,
+            placed.blocks,
+            self.root,
+            self.channel,
+            self.subscriber.silence,
         )
+
+    def _describe(self) -> _Description | None:
+        """Read from its hello once: views are made for every decision."""
+        hello, ref, described = self.subscriber.replica.hello, self.ref, self._description
+        if hello is None:
+            return None
+        if described is None or described.hello is not hello or described.ref is not ref:
+            described = self._description = _describe(hello, ref)
+        return described
+
+
+class _Description(NamedTuple):
+    """`facts` are a view's first fields, which stay the same while `hello` and `ref` do."""
+
+    hello: prefix_cache_pb2.Hello
+    ref: PodRef
+    group: GroupKey
+    facts: tuple[PodKey, str, str, GroupKey, str, int, int, int]
+
+
+def _describe(hello: prefix_cache_pb2.Hello, ref: PodRef) -> _Description:
+    group = GroupKey(hello.model, hello.tokenizer_fingerprint, hello.hash_root_digest, ref.pool)
+    facts = (
+        PodKey(ref.uid, hello.epoch),
+        hello.pod_name or ref.name,
+        ref.address,
+        group,
+        hello.numerics_id,
+        hello.block_size,
+        hello.capacity_blocks,
+        hello.max_num_seqs,
+    )
+    return _Description(hello, ref, group, facts)
 
 
 def derive_root(hello: prefix_cache_pb2.Hello, fleet_secret: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hash
+from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hashes
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.validation import check_prompt_length
 
@@ -92,4 +92,4 @@ async def _hashes(token_ids: Sequence[int], cache_salt: str, view: PodView) -> l
 
 
 def _wire_hashes(root: bytes, token_ids: Sequence[int], block_size: int, extras: bytes) -> list[int]:
-    return [wire_hash(digest) for digest in block_hashes(root, token_ids, block_size, extras)]
+    return wire_hashes(block_hashes(root, token_ids, block_size, extras))

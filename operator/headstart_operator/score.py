@@ -96,7 +96,7 @@ def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX)
     if not views:
         return []
     rates = _rates(views)
-    ranked = [_price(query, view, rates[view.numerics_id]) for view in views]
+    ranked = _prices(query, views, rates)
     if policy is Policy.ROUND_ROBIN:
         ranked = _rotated(query, ranked)
     elif policy is Policy.LEAST_LOADED:
@@ -108,28 +108,28 @@ def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX)
     return ranked
 
 
-def _price(query: Query, view: PodView, rate: float) -> Ranked:
-    load = view.load
-    matched_blocks = query.matched.get(view.key, 0) if query.reads_cache else 0
-    hit_tokens = hit_length(matched_blocks, query.prompt_tokens, view.block_size)
+def _prices(query: Query, views: Sequence[PodView], rates: Mapping[str, float]) -> list[Ranked]:
+    """One pass over all pods: what depends on the query alone is worked out before it."""
+    matched = query.matched if query.reads_cache else {}
+    prompt_tokens = query.prompt_tokens
     output_tokens = min(float(query.max_tokens), query.mean_output_tokens)
-    needed_blocks = (query.prompt_tokens + output_tokens) / view.block_size - matched_blocks
-    evicted_blocks = max(0.0, needed_blocks - max(0, load.free_blocks - view.pending_blocks))
     hit_ratio = min(query.hit_ratio, _MAX_SHARE)
-    queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
-    prefill_s = (query.prompt_tokens - hit_tokens) / rate
-    eviction_s = evicted_blocks * view.block_size * hit_ratio / (1.0 - hit_ratio) / rate
-    num_behind = query.arrivals_per_s * (queue_s + prefill_s) / (1.0 - min(query.utilization, _MAX_SHARE))
-    return Ranked(
-        view,
-        matched_blocks,
-        hit_tokens,
-        queue_s,
-        prefill_s,
-        output_tokens * load.decode_step_s,
-        eviction_s,
-        (prefill_s + eviction_s) * num_behind,
-    )
+    asked_again = hit_ratio / (1.0 - hit_ratio)
+    behind_per_s = query.arrivals_per_s / (1.0 - min(query.utilization, _MAX_SHARE))
+    ranked = []
+    for view in views:
+        load, rate, block_size = view.load, rates[view.numerics_id], view.block_size
+        matched_blocks = matched.get(view.key, 0)
+        hit_tokens = hit_length(matched_blocks, prompt_tokens, block_size)
+        needed_blocks = (prompt_tokens + output_tokens) / block_size - matched_blocks
+        evicted_blocks = max(0.0, needed_blocks - max(0, load.free_blocks - view.pending_blocks))
+        queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
+        prefill_s = (prompt_tokens - hit_tokens) / rate
+        decode_s = output_tokens * load.decode_step_s
+        eviction_s = evicted_blocks * block_size * asked_again / rate
+        behind_s = (prefill_s + eviction_s) * behind_per_s * (queue_s + prefill_s)
+        ranked.append(Ranked(view, matched_blocks, hit_tokens, queue_s, prefill_s, decode_s, eviction_s, behind_s))
+    return ranked
 
 
 def _by_cost(query: Query, ranked: list[Ranked], *, tie_s: float) -> list[Ranked]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc.aio
 from headstart.contract.codec import LoadFields
@@ -24,8 +24,7 @@ NO_LOAD = LoadFields(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
+class PodView(NamedTuple):
     """A pod that may be given requests, and how busy it is.
 
     `pending_tokens`, `pending_blocks` and `num_pending` sum up our own placements that the pod has not confirmed yet:

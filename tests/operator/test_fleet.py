@@ -82,7 +82,9 @@ def query(fleet: Fleet) -> Query:
 
 
 async def test_the_index_is_each_pods_own_set_and_predicts_its_hits() -> None:
-    async with pods(2) as (warm, cold), following(StaticPods([address(warm), address(cold)])) as fleet:
+    # Tokens take time, so that a hit is worth more than the chance differences of two measured decode steps.
+    slow = pods(2, runner__token_seconds=1e-4)
+    async with slow as (warm, cold), following(StaticPods([address(warm), address(cold)])) as fleet:
         await asyncio.wait_for(fleet.wait_ready(), 10)
         await generate(warm)
         await until(lambda: fleet.index.num_blocks() == len(warm.engine.mirror.held) == 20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,7 +121,7 @@ def test_a_continuation_prefers_the_numerics_that_it_began_with() -> None:
 def test_round_robin_takes_turns_and_least_loaded_counts_requests() -> None:
     views = [view("a"), view("b"), view("c")]
     assert [names(rank(query(turn=turn), views, Policy.ROUND_ROBIN))[0] for turn in range(4)] == list("abca")
-    loaded = [view("a", running=3), view("b", waiting=1, num_pending=1), replace(view("c"), num_in_flight=1)]
+    loaded = [view("a", running=3), view("b", waiting=1, num_pending=1), view("c")._replace(num_in_flight=1)]
     assert names(rank(query(), loaded, Policy.LEAST_LOADED)) == ["c", "b", "a"]
 
 

@@ -68,13 +68,9 @@ def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extra
     packed = array("I", token_ids[: num_blocks * block_size])
     if sys.byteorder == "big":
         packed.byteswap()
-    view = memoryview(packed).cast("B")
-    stride = 4 * block_size
     hashes = []
-    for offset in range(0, num_blocks * stride, stride):
-        digest = sha256(parent + extras)
-        digest.update(view[offset : offset + stride])
-        parent = digest.digest()
+    for (tokens,) in struct.iter_unpack(f"{4 * block_size}s", packed.tobytes()):
+        parent = sha256(parent + extras + tokens).digest()
         hashes.append(parent)
     return hashes
 
@@ -95,6 +91,11 @@ def reads_cache(prompt_logprobs: int | None) -> bool:
 def wire_hash(digest: bytes) -> int:
     """The 64 bits of a chain hash that travel in events: its first 8 bytes, big-endian."""
     return int.from_bytes(digest[:8], "big")
+
+
+def wire_hashes(digests: Sequence[bytes]) -> list[int]:
+    """`wire_hash` of each, in a fraction of the time."""
+    return list(struct.unpack(">" + "Q24x" * len(digests), b"".join(digests)))
 
 
 def _prefixed(value: bytes) -> bytes:

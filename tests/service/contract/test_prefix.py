@@ -16,6 +16,7 @@ from headstart.contract.prefix import (
     reads_cache,
     tenant_salt,
     wire_hash,
+    wire_hashes,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,9 @@ def test_only_requests_without_prompt_logprobs_read_the_cache() -> None:
 
 def test_the_wire_carries_the_first_eight_bytes() -> None:
     assert wire_hash(bytes(range(1, 33))) == 0x0102030405060708
+    digests = [bytes([first, *range(1, 32)]) for first in (0, 127, 255)]
+    assert wire_hashes(digests) == [wire_hash(digest) for digest in digests]
+    assert wire_hashes([]) == []
 
 
 @given(st.text(), st.text(), st.text(), st.text())
