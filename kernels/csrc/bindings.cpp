@@ -282,4 +282,5 @@ NB_MODULE(_native, m) {
   headstart::bind_gemm(m);
   headstart::bind_attention(m);
   headstart::bind_decoder(m);
+  headstart::bind_metadata(m);
 }

@@ -41,5 +41,6 @@ inline PackedWeight::Type weight_type(const std::string& name) {
 }
 
 void bind_decoder(nb::module_& m);
+void bind_metadata(nb::module_& m);
 
 }  // namespace headstart

@@ -146,12 +146,13 @@ void Decoder::step(const Step& step, float* logits) {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const bool is_last = layer + 1 == config_.num_layers;
     attend(layer, step, plan);
-    feed_forward(layers_[layer], step.num_tokens, is_last ? nullptr : &layers_[layer + 1].input_norm);
+    feed_forward(layers_[layer], step.num_tokens, is_last ? nullptr : &layers_[layer + 1]);
   }
   write_logits(step, logits);
 }
 
-void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias) {
+void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,
+                       const PackedWeight* next) {
   GemmCall call;
   call.weight = &weight;
   call.x = inputs_.data();
@@ -160,6 +161,7 @@ void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const st
   call.y = y;
   call.ldy = weight.n;
   call.bias = bias.empty() ? nullptr : bias.data();
+  call.next = next;
   gemm_with(table_, pool_, call);
 }
 
@@ -188,7 +190,7 @@ void Decoder::add(int64_t num_tokens, const std::vector<float>* norm) {
 void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan) {
   const Layer& weights = layers_[layer];
   float* qkv = floats(projected_);
-  multiply(weights.qkv, step.num_tokens, qkv, weights.qkv_bias);
+  multiply(weights.qkv, step.num_tokens, qkv, weights.qkv_bias, &weights.out);
   const KvLayer kv{kv_layer(layer), config_.is_bf16, config_.page_size, config_.num_kv_heads, config_.head_dim};
   for_tokens(pool_, step.num_tokens, [&](int64_t token) {
     float* q = qkv + token * qkv_size();
@@ -205,7 +207,7 @@ void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan)
   call.ldo = q_size();
   call.is_out_bf16 = config_.is_bf16;
   headstart::attend(pool_, table_, plan, attention_scratch_, call);
-  multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias);
+  multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias, &weights.gate_up);
   add(step.num_tokens, &weights.post_norm);
 }
 
@@ -221,21 +223,21 @@ void Decoder::turn(const Layer& weights, float* q, int32_t position) {
   table_.rotate(q, cos_.data() + position * half, sin_.data() + position * half, num_turned, head_dim);
 }
 
-void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const std::vector<float>* next_norm) {
+void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const Layer* next) {
   const int64_t inner = config_.intermediate_size;
   float* gate_up = floats(projected_);
-  multiply(weights.gate_up, num_tokens, gate_up, {});
+  multiply(weights.gate_up, num_tokens, gate_up, {}, &weights.down);
   for_tokens(pool_, num_tokens, [&](int64_t token) {
     const float* gate = gate_up + token * 2 * inner;
     table_.silu_mul(gate, gate + inner, inner, inputs_.data() + token * inner * item_bytes(), config_.is_bf16);
   });
-  multiply(weights.down, num_tokens, floats(added_), {});
-  add(num_tokens, next_norm);
+  multiply(weights.down, num_tokens, floats(added_), {}, next != nullptr ? &next->qkv : &head());
+  add(num_tokens, next != nullptr ? &next->input_norm : nullptr);
 }
 
 void Decoder::write_logits(const Step& step, float* logits) {
   for_tokens(pool_, step.num_logits, [&](int64_t line) { normalise(hidden(step.logit_rows[line]), final_norm_, line); });
-  multiply(lm_head_.memory ? lm_head_ : embedding_, step.num_logits, logits, {});
+  multiply(head(), step.num_logits, logits, {}, &layers_[0].qkv);
 }
 
 }  // namespace headstart

@@ -87,11 +87,14 @@ class Decoder {
   void reserve(int64_t num_tokens);
   void embed(const Step& step);
   void attend(int64_t layer, const Step& step, const AttentionPlan& plan);
-  void feed_forward(const Layer& weights, int64_t num_tokens, const std::vector<float>* next_norm);
+  void feed_forward(const Layer& weights, int64_t num_tokens, const Layer* next);
   void write_logits(const Step& step, float* logits);
 
   // y = inputs_ * weight^T + bias, m lines.
-  void multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias);
+  // `next` is the weight of the product after this one.
+  void multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,
+                const PackedWeight* next);
+  const PackedWeight& head() const { return lm_head_.memory ? lm_head_ : embedding_; }
   // hidden_ += added_, and if there is a norm, inputs_ = norm(hidden_).
   void add(int64_t num_tokens, const std::vector<float>* norm);
   // Line `line` of inputs_ = norm(x).

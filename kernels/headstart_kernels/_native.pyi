@@ -1,9 +1,20 @@
 """Types of what our packages call in the compiled kernels (csrc/bindings.cpp); tests call more."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+def build_metadata(
+    starts: Sequence[int],
+    num_tokens: Sequence[int],
+    block_tables: npt.NDArray[np.int32],
+    table_rows: Sequence[int],
+    read_only: Sequence[bool],
+    page_size: int,
+) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
+    """The arrays of AttentionMetadata in the order of its fields. Raises ValueError that names the argument."""
 
 def active_isa() -> str:
     """The instruction set in use: scalar, avx2, avx512 or avx512_bf16. Raises ValueError for a bad HEADSTART_ISA."""

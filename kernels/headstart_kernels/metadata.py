@@ -9,11 +9,17 @@ Knows nothing of requests or of torch. The arrays belong to one step; nobody cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+try:
+    from headstart_kernels import _native
+except ImportError:  # a build without compiled kernels
+    _native = None  # type: ignore[assignment]
 
 IntArray = npt.NDArray[np.int32]
 SlotArray = npt.NDArray[np.int64]
@@ -25,7 +31,7 @@ NULL_PAGE = 0
 """A page that is zero for ever. Only padding rows (one token long, nothing written) may name it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttentionMetadata:
     """One step's rows. `L` of a row counts its tokens in the cache, those of this step among them."""
 
@@ -56,19 +62,32 @@ class AttentionMetadata:
 
 def build_metadata(
     *,
-    starts: npt.ArrayLike,
-    num_tokens: npt.ArrayLike,
+    starts: Sequence[int],
+    num_tokens: Sequence[int],
     block_tables: IntArray,
-    table_rows: npt.ArrayLike,
-    read_only: npt.ArrayLike,
+    table_rows: Sequence[int],
+    read_only: Sequence[bool],
     page_size: int,
 ) -> AttentionMetadata:
     """Lay out one step. Row `i` computes positions `starts[i] .. starts[i] + num_tokens[i] - 1`.
 
     `block_tables` is int32 [any, width]: line `table_rows[i]` holds the pages of row `i` in order; what lies
     beyond the pages that the row needs is not read. `read_only[i]` (bool) gives all tokens of the row slot -1.
-    Raises ValueError when a row is longer than its line. The cost is a fixed number of numpy calls.
+    Raises ValueError when a row is longer than its line.
     """
+    build = _build_in_numpy if _native is None else _native.build_metadata
+    return AttentionMetadata(*build(starts, num_tokens, block_tables, table_rows, read_only, page_size), page_size)
+
+
+def _build_in_numpy(
+    starts: Sequence[int],
+    num_tokens: Sequence[int],
+    block_tables: IntArray,
+    table_rows: Sequence[int],
+    read_only: Sequence[bool],
+    page_size: int,
+) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, SlotArray]:
+    """The arrays in the order of the fields, for a build without compiled kernels: a fixed number of numpy calls."""
     lines = np.asarray(table_rows, np.int32)
     first = np.asarray(starts, np.int32)
     counts = np.asarray(num_tokens, np.int32)
@@ -83,16 +102,9 @@ def build_metadata(
     pages = block_tables[lines[token_rows], positions // page_size].astype(np.int64)
     slots = pages * page_size + positions % page_size
     slots[np.asarray(read_only, np.bool_)[token_rows]] = NO_SLOT
-    return AttentionMetadata(
-        qo_indptr=qo_indptr,
-        kv_indptr=kv_indptr,
-        kv_indices=block_tables[lines[page_rows], page_offsets],
-        kv_last_page_len=np.where(num_pages > 0, seq_lens - (num_pages - 1) * page_size, 1),
-        seq_lens=seq_lens,
-        positions=positions,
-        slots=slots,
-        page_size=page_size,
-    )
+    kv_indices = block_tables[lines[page_rows], page_offsets]
+    last_page_len = np.where(num_pages > 0, seq_lens - (num_pages - 1) * page_size, 1)
+    return qo_indptr, kv_indptr, kv_indices, last_page_len, seq_lens, positions, slots
 
 
 def _spread(counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 from headstart_kernels.metadata import AttentionMetadata, build_metadata, validate_metadata
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 NUM_PAGES = 21
+
+
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def _builder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both builders are held to everything below."""
+    if request.param == "numpy":
+        monkeypatch.setattr("headstart_kernels.metadata._native", None)
 
 
 def build(**changes: Any) -> AttentionMetadata:
@@ -142,7 +149,7 @@ def test_a_row_that_is_no_padding_may_not_write_the_null_page() -> None:
         validate_metadata(metadata, NUM_PAGES)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 40), st.booleans()), max_size=6),
     page_size=st.integers(1, 64),

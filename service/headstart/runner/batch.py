@@ -1,8 +1,7 @@
 """From a plan and the rows to the arrays of one forward pass.
 
 Rows stay in the order of the plan and a row's tokens are contiguous. A plan that does not fit the rows is refused here;
-the page table that it makes is checked by the forward pass, which knows its pages and would read it blindly. The number
-of numpy calls does not depend on the number of rows.
+the page table that it makes is checked by the forward pass, which knows its pages and would read it blindly.
 
 Does not know the model, the sampler or where K/V lives. Owns no state.
 """
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from headstart_kernels.metadata import AttentionMetadata, build_metadata
 
 from headstart.core.step import StepPlan
@@ -59,15 +57,13 @@ def build_batch(plan: StepPlan, batch_rows: Sequence[Row], rows: Rows, *, block_
     for index, drafts in plan.drafts.items():
         line = batch_rows[index].line
         rows.tokens.write(line, int(rows.tokens.lengths[line]), drafts)
-    lines = np.array([row.line for row in batch_rows], np.int32)
-    is_read_only = np.zeros(plan.num_rows, np.bool_)
-    is_read_only[list(plan.read_only)] = True
+    lines = [row.line for row in batch_rows]
     metadata = build_metadata(
         starts=plan.starts,
         num_tokens=plan.num_tokens,
         block_tables=rows.blocks.cells,
         table_rows=lines,
-        read_only=is_read_only,
+        read_only=[row in plan.read_only for row in range(plan.num_rows)],
         page_size=block_size,
     )
     token_lines = np.repeat(lines, plan.num_tokens)
@@ -88,39 +84,35 @@ def check_plan(plan: StepPlan, batch_rows: Sequence[Row], rows: Rows, *, block_s
     A row that samples ends at its last known token and its drafts; no other row goes further, and none has drafts.
     """
     lines = [row.line for row in batch_rows]
-    starts, counts = np.array(plan.starts, np.int64), np.array(plan.num_tokens, np.int64)
-    num_drafts = _draft_counts(plan)
-    samples = np.array(plan.samples, np.bool_)
-    ends = starts + counts
-    limits = rows.tokens.lengths[lines] + num_drafts
-    _require(plan, (starts >= 0) & (counts > num_drafts), "computes no known token")
-    _require(plan, samples | (num_drafts == 0), "has drafts but does not sample")
-    _require(plan, np.where(samples, ends == limits, ends <= limits), "does not end where its tokens end")
-    _require(plan, -(-ends // block_size) <= rows.blocks.lengths[lines], "has too few blocks")
+    known, held = rows.tokens.lengths[lines].tolist(), rows.blocks.lengths[lines].tolist()
+    for index, (start, count, samples) in enumerate(zip(plan.starts, plan.num_tokens, plan.samples, strict=True)):
+        num_drafts = len(plan.drafts.get(index, ()))
+        end, limit = start + count, known[index] + num_drafts
+        if start < 0 or count <= num_drafts:
+            raise _misfit(plan, index, "computes no known token")
+        if num_drafts and not samples:
+            raise _misfit(plan, index, "has drafts but does not sample")
+        if end > limit or (samples and end < limit):
+            raise _misfit(plan, index, "does not end where its tokens end")
+        if end > held[index] * block_size:
+            raise _misfit(plan, index, "has too few blocks")
 
 
-def _require(plan: StepPlan, holds: npt.NDArray[np.bool_], reason: str) -> None:
-    if not holds.all():
-        raise ValueError(f"plan {plan.step}: request {plan.request_ids[int(np.argmin(holds))]} {reason}")
-
-
-def _draft_counts(plan: StepPlan) -> npt.NDArray[np.int64]:
-    counts = np.zeros(plan.num_rows, np.int64)
-    for index, drafts in plan.drafts.items():
-        counts[index] = len(drafts)
-    return counts
+def _misfit(plan: StepPlan, index: int, reason: str) -> ValueError:
+    return ValueError(f"plan {plan.step}: request {plan.request_ids[index]} {reason}")
 
 
 def _sample_spans(plan: StepPlan, qo_indptr: IntArray) -> tuple[list[LogitSpan], IntArray]:
     """The spans of the rows that sample, and the flattened tokens [n] that they look at."""
-    sampling = np.flatnonzero(np.array(plan.samples, np.bool_))
-    counts = 1 + _draft_counts(plan)[sampling]
-    firsts = np.cumsum(counts) - counts
-    ends = qo_indptr[1:][sampling]
-    logit_rows = np.repeat(ends - counts - firsts, counts) + np.arange(counts.sum())
-    positions = np.array(plan.starts)[sampling] + np.array(plan.num_tokens)[sampling] - counts
-    columns = (sampling.tolist(), firsts.tolist(), counts.tolist(), positions.tolist())
-    return [LogitSpan(*span) for span in zip(*columns, strict=True)], logit_rows.astype(np.int32)
+    spans: list[LogitSpan] = []
+    logit_rows: list[int] = []
+    for index, end in enumerate(qo_indptr[1:].tolist()):
+        if plan.samples[index]:
+            count = 1 + len(plan.drafts.get(index, ()))
+            position = plan.starts[index] + plan.num_tokens[index] - count
+            spans.append(LogitSpan(index, len(logit_rows), count, position))
+            logit_rows.extend(range(end - count, end))
+    return spans, np.array(logit_rows, np.int32)
 
 
 def _prompt_spans(
