@@ -128,7 +128,7 @@ async def test_a_pod_that_dies_in_the_middle_costs_no_answer_and_is_named() -> N
     checks = dict(check_fleet(outcome))
     assert checks.pop("both pods and the router ran until the end, not so: pod b") is False
     assert checks["all 36 requests were answered to their end"]
-    assert checks["both rounds gave the same first tokens, whichever pod answered and whatever it held"]
+    assert checks["both rounds gave the same first tokens, whichever pod answered"]
     assert {each.pod for each in routed.served[:9]} == {"a", "b"}
     assert {each.pod for each in routed.served[9:]} == {"a"}
 

@@ -17,7 +17,7 @@ from headstart.errors import HeadstartError
 _COMMANDS = {
     "serve": ("headstart.cli.serve", "run one pod: gRPC on one engine"),
     "route": ("headstart.cli.route", "run the operator: one endpoint in front of many pods"),
-    "demo": ("headstart.cli.demo", "inside one pod, then two pods and a router: what was cached, and what that is worth"),
+    "demo": ("headstart.cli.demo", "inside one pod, then two pods and a router: what was cached, what that is worth"),
     "generate": ("headstart.cli.generate", "send one prompt to a pod and stream the answer"),
     "chat": ("headstart.cli.chat", "talk to a pod, turn by turn"),
     "tokenize": ("headstart.cli.tokenize", "the token ids that a pod makes of a text"),
