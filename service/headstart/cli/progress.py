@@ -40,7 +40,7 @@ class LoadProgress:
         if self._bar is None:
             self._tasks[stage] = TaskID(0)
             if is_new:
-                self._console.print(f"headstart: {stage}", highlight=False)
+                self._console.print(f"headstart: {stage}", highlight=False, soft_wrap=True)
             return
         if is_new:
             self._tasks[stage] = self._bar.add_task(stage, total=1.0)

@@ -38,6 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
             f"health on {operator.health_port}, HTTP on {operator.web.http_port}, "
             f"metrics on {operator.web.metrics_port}",
             highlight=False,
+            soft_wrap=True,
         )
 
     return asyncio.run(serve(config, on_ready=say_ready))

@@ -49,7 +49,7 @@ def _serve(settings: Settings, progress: LoadProgress, console: Console) -> int:
     def say_ready(pod: Pod) -> None:
         progress.close()
         ports = f"gRPC on port {pod.grpc_port}, health on {pod.health_port}, HTTP on {pod.http_port}"
-        console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False)
+        console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False, soft_wrap=True)
 
     loading = ModelLoading(settings, progress.show)
     try:
