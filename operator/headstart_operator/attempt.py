@@ -8,8 +8,8 @@ request's handler.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -40,19 +40,23 @@ class PodFailedError(Exception):
         self.may_move = may_move
 
 
-class Attempt:
-    """`muted` choices' chunks are not for the client; of those that have their end, nothing is.
+class Beginning(NamedTuple):
+    """What a continuation cannot know by itself: how the stream began, on another pod.
 
-    `ttft_s` is set in a continuation: the first token was another pod's. The claim's request gets the claim's id.
+    `cached_tokens` is what was foretold of that pod: it did not live to tell.
     """
 
-    def __init__(
-        self, claim: Claim, delivery: Delivery, *, muted: Collection[int] = (), ttft_s: float | None = None
-    ) -> None:
+    ttft_s: float
+    cached_tokens: int
+
+
+class Attempt:
+    """`beginning` is set in a continuation. The claim's request gets the claim's id."""
+
+    def __init__(self, claim: Claim, delivery: Delivery, *, beginning: Beginning | None = None) -> None:
         self._claim = claim
         self._delivery = delivery
-        self._muted = muted
-        self._ttft_s = ttft_s
+        self._beginning = beginning
         self._request = request = claim.reading.request
         self._held: list[pb.Finished] = []
         reports_prompt = request.echo_token_ids or request.HasField("prompt_logprobs")
@@ -68,8 +72,8 @@ class Attempt:
             if is_finished(raw):
                 for message in self._take_finished(raw):
                     yield message
-            elif self._muted or self._prologue is not None:
-                for message in self._take_chunk(raw):
+            elif self._prologue is not None:
+                for message in self._take_report(raw, self._prologue):
                     yield message
             else:
                 delivery.add_chunk(raw)
@@ -114,28 +118,23 @@ class Attempt:
                 watch.cancel()
             call.cancel()
 
-    def _take_chunk(self, raw: bytes) -> Iterator[bytes]:
+    def _take_report(self, raw: bytes, prologue: list[bytes]) -> Iterator[bytes]:
+        prologue.append(raw)
         chunk = pb.GenerateResponse.FromString(raw).chunk
-        if chunk.index in self._muted:
-            return
-        if self._prologue is None:
-            self._delivery.add_chunk(raw)
-            yield raw
-            return
-        self._prologue.append(raw)
         if chunk.index == 0 and chunk.token_ids:
             yield from self._end_prologue()
 
     def _take_finished(self, raw: bytes) -> Iterator[bytes]:
         finished = pb.GenerateResponse.FromString(raw).finished
         if finished.index not in self._delivery.unfinished:
-            return
+            return  # the continuation names this choice, and the client has its end
         if finished.finish_reason in (pb.FINISH_REASON_CANCELLED, pb.FINISH_REASON_ERROR):
             self._held.append(finished)
             return
         if finished.index == 0:
             yield from self._end_prologue()
-            self.usage = finished.usage
+            # Of a continuation nothing is learnt: what its pod found is not what requests find.
+            self.usage = finished.usage if self._beginning is None else None
         yield self._finish(finished)
 
     def _end_prologue(self) -> Iterator[bytes]:
@@ -148,8 +147,9 @@ class Attempt:
         """A choice's end with the receipt of the route."""
         self._delivery.add_finished(finished.index)
         finished.route.CopyFrom(self._claim.route())
-        if self._ttft_s is not None:
-            finished.timings.ttft_s = self._ttft_s
+        if self._beginning is not None:
+            finished.timings.ttft_s = self._beginning.ttft_s
+            finished.usage.cached_tokens = self._beginning.cached_tokens
         return pb.GenerateResponse(finished=finished).SerializeToString()
 
     def _keep_trailers(self, trailers: Any) -> None:

@@ -39,15 +39,11 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """How prompts of one group are read. `eos_token_ids` end a choice unless it ignores them.
-
-    `document` is the tokenizer, empty for pods that have none.
-    """
+    """How prompts of one group are read. `document` is the tokenizer, empty for pods that have none."""
 
     model: pb.Model
     limits: Limits
     prompts: PromptReader
-    eos_token_ids: frozenset[int]
     document: bytes
 
 
@@ -88,7 +84,6 @@ class Catalog:
             model=model,
             limits=self._limits(model, text),
             prompts=text.prompts,
-            eos_token_ids=frozenset(model.eos_token_ids),
             document=text.document,
         )
 

@@ -24,9 +24,7 @@ def is_finished(raw: bytes) -> bool:
 class Delivery:
     """Tokens sent to the client, by choice, those of the caller's own `resume` first."""
 
-    def __init__(self, request: pb.GenerateRequest, eos_token_ids: frozenset[int] = frozenset()) -> None:
-        self._max_tokens = request.max_tokens if request.HasField("max_tokens") else None
-        self._stops = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos_token_ids)
+    def __init__(self, request: pb.GenerateRequest) -> None:
         num_choices = max(1, request.n)
         resumed: Sequence[Sequence[int]] = [choice.token_ids for choice in request.resume.choices]
         self._emitted = [list(resumed[index]) if index < len(resumed) else [] for index in range(num_choices)]
@@ -55,34 +53,21 @@ class Delivery:
         self._read_kept()
         return self._emitted
 
-    def silent(self) -> frozenset[int]:
-        """Choices that lack nothing but, at most, their end: chunks of a continuation are not for the client."""
-        return frozenset(
-            index
-            for index, token_ids in enumerate(self.emitted())
-            if index not in self.unfinished or self._is_complete(token_ids)
-        )
-
     def continuation(self, request: pb.GenerateRequest) -> pb.GenerateRequest:
         """The request that goes on where the client's stream broke off.
 
-        A silent choice has to be named too, for the random numbers hang on its index: it makes its last token once
-        more, and the caller drops that.
+        A choice that has all its tokens is named too, for random numbers hang on the index. The pod says its end at
+        once and no token.
         """
         resumed = pb.GenerateRequest()
         resumed.CopyFrom(request)
         resumed.ClearField("resume")
-        silent = self.silent()
-        for index, token_ids in enumerate(self.emitted()):
-            resumed.resume.choices.add(token_ids=token_ids[:-1] if index in silent else token_ids)
+        for token_ids in self.emitted():
+            resumed.resume.choices.add(token_ids=token_ids)
         if self.has_begun:  # what a client gets once, it has
             resumed.echo_token_ids = False
             resumed.ClearField("prompt_logprobs")
         return resumed
-
-    def _is_complete(self, token_ids: list[int]) -> bool:
-        """Whether its last token ended it: the pod may die between that and saying so."""
-        return bool(token_ids) and (len(token_ids) == self._max_tokens or token_ids[-1] in self._stops)
 
     def _read_kept(self) -> None:
         for raw in self._kept:

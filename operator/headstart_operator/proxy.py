@@ -18,7 +18,7 @@ from headstart.telemetry.propagation import outgoing_headers
 from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
-from headstart_operator.attempt import Attempt, Metadata, PodFailedError
+from headstart_operator.attempt import Attempt, Beginning, Metadata, PodFailedError
 from headstart_operator.balancer import Balancer, Claim
 from headstart_operator.delivery import Delivery
 from headstart_operator.fleet import Fleet
@@ -30,6 +30,7 @@ MAX_RETRIES = 2
 MAX_CONTINUATIONS = 2
 
 POD_KEY = "headstart-pod"
+CACHED_KEY = "headstart-cached-tokens"
 PREDICTED_KEY = "headstart-predicted-cached-tokens"
 
 _LOGGER = logging.getLogger(__name__)
@@ -63,9 +64,8 @@ class _Progress:
 
     def begin(self, claim: Claim) -> None:
         """From nothing, on this pod."""
-        self.original = claim.reading
-        self.delivery = Delivery(claim.reading.request, claim.reading.entry.eos_token_ids)
-        self.muted: frozenset[int] = frozenset()
+        self.original = claim
+        self.delivery = Delivery(claim.reading.request)
         self.go_on(claim)
 
     def go_on(self, claim: Claim) -> None:
@@ -74,8 +74,7 @@ class _Progress:
         self.num_attempts += 1
 
     def attempt(self) -> Attempt:
-        ttft_s = self.ttft_s if self.num_continuations else None
-        return Attempt(self.claim, self.delivery, muted=self.muted, ttft_s=ttft_s)
+        return Attempt(self.claim, self.delivery, beginning=self.beginning() if self.num_continuations else None)
 
     def last_words(self, attempt: Attempt) -> Iterator[bytes]:
         """One end for every choice that has none, when the client got anything at all or the pod said one."""
@@ -85,12 +84,22 @@ class _Progress:
         emitted = self.delivery.emitted()
         for index in sorted(self.delivery.unfinished):
             usage = pb.Usage(
-                prompt_tokens=len(self.original.request.token_ids.ids), completion_tokens=len(emitted[index])
+                prompt_tokens=self._num_prompt_tokens(),
+                cached_tokens=self.beginning().cached_tokens,
+                completion_tokens=len(emitted[index]),
             )
             finished = pb.Finished(
                 index=index, finish_reason=pb.FINISH_REASON_CANCELLED, usage=usage, route=self.claim.route()
             )
             yield pb.GenerateResponse(finished=finished).SerializeToString()
+
+    def beginning(self) -> Beginning:
+        """What the client's first token came with. Of use once there was one."""
+        foretold = self.original.ranked.predicted_cached_tokens
+        return Beginning(self.ttft_s or 0.0, min(foretold, self._num_prompt_tokens()))
+
+    def _num_prompt_tokens(self) -> int:
+        return len(self.original.reading.request.token_ids.ids)
 
 
 class Proxy:
@@ -151,7 +160,7 @@ class Proxy:
                 failure = error
             finally:
                 self._balancer.settle(progress.claim, attempt.usage)
-                call.trailers = _trailers(progress.claim, attempt)
+                call.trailers = _trailers(progress, attempt)
                 trace.get_current_span().set_attributes(_span_attributes(progress))
             if not (failure.may_move and await self._move(progress)):
                 for raw in progress.last_words(attempt):
@@ -181,9 +190,9 @@ class Proxy:
 
     async def _continue(self, progress: _Progress) -> bool:
         progress.num_continuations += 1
-        progress.muted = progress.delivery.silent()
-        reading = await progress.original.continued(
-            progress.delivery.continuation(progress.original.request), progress.claim.view.numerics_id
+        original = progress.original.reading
+        reading = await original.continued(
+            progress.delivery.continuation(original.request), progress.claim.view.numerics_id
         )
         claim = self._balancer.reclaim(
             progress.job, attempt=progress.num_attempts, failed=progress.failed, reading=reading
@@ -207,8 +216,12 @@ def _span_attributes(progress: _Progress) -> dict[str, AttributeValue]:
     }
 
 
-def _trailers(claim: Claim, attempt: Attempt) -> Metadata:
-    """The pod's own, and what was foretold of it."""
-    passed = {key: value for key, value in attempt.trailers if key != PREDICTED_KEY}
+def _trailers(progress: _Progress, attempt: Attempt) -> Metadata:
+    """The pod's own, and what was foretold of it. They say the same as the last `finished`."""
+    claim = progress.claim
+    passed = dict(attempt.trailers)
     passed.setdefault(POD_KEY, claim.view.name)
-    return (*passed.items(), (PREDICTED_KEY, str(claim.ranked.predicted_cached_tokens)))
+    if CACHED_KEY in passed and progress.num_continuations:
+        passed[CACHED_KEY] = str(progress.beginning().cached_tokens)
+    passed[PREDICTED_KEY] = str(claim.ranked.predicted_cached_tokens)
+    return tuple(passed.items())

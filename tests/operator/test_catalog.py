@@ -101,7 +101,6 @@ async def test_one_tokenizer_is_fetched_for_all_pods_of_a_group_and_reads_as_the
     entry = await catalog.entry(views)
     assert sum(pod.num_asked for pod in pods) == 1
     assert entry.limits.max_len == 200
-    assert entry.eos_token_ids == {2}
     assert entry.document == tokenizer.to_document()
 
     text = "The quick brown fox jumps over the lazy dog. " * 4

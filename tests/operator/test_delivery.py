@@ -32,7 +32,6 @@ def test_a_continuation_names_the_tokens_of_each_choice() -> None:
     for raw in (_chunk(0, 1, 2), _chunk(1, 9), _chunk(0, 3)):
         delivery.add_chunk(raw)
     assert _resumed(delivery, request) == [[1, 2, 3], [9]]
-    assert not delivery.silent()
 
 
 def test_the_callers_own_resumption_is_kept() -> None:
@@ -43,26 +42,12 @@ def test_the_callers_own_resumption_is_kept() -> None:
     assert _resumed(delivery, request) == [[5, 6, 7]]
 
 
-def test_a_finished_choice_makes_its_last_token_again_in_silence() -> None:
+def test_a_finished_choice_is_named_with_all_its_tokens_too() -> None:
     request = _request(n=2)
     delivery = Delivery(request)
     delivery.add_chunk(_chunk(0, 1, 2))
     delivery.add_finished(0)
-    assert delivery.silent() == {0}
-    assert _resumed(delivery, request) == [[1], []]
-
-
-def test_a_choice_that_lacks_only_its_end_says_no_token_twice() -> None:
-    for request, last in ((_request(max_tokens=2), 2), (_request(stop_token_ids=[8]), 8), (_request(), 99)):
-        delivery = Delivery(request, frozenset({99}))
-        delivery.add_chunk(_chunk(0, 1, last))
-        assert delivery.silent() == {0}
-        assert delivery.unfinished == {0}
-        assert _resumed(delivery, request) == [[1]]
-    ignoring = _request(ignore_eos=True)
-    delivery = Delivery(ignoring, frozenset({99}))
-    delivery.add_chunk(_chunk(0, 1, 99))
-    assert not delivery.silent()
+    assert _resumed(delivery, request) == [[1, 2], []]
 
 
 def test_reports_on_the_prompt_are_not_asked_for_twice() -> None:

@@ -29,10 +29,17 @@ async def _settled(rig: Rig) -> None:
     await until(lambda: all(not pod.engine.stats.running for pod in rig.pods))
 
 
-async def _expected(rig: Rig, request: pb.GenerateRequest) -> Answer:
+async def _expected(rig: Rig, request: pb.GenerateRequest, *, pod: int = 0) -> Answer:
     """What a pod alone answers."""
-    async with grpc.aio.insecure_channel(rig.address(0)) as channel:
+    async with grpc.aio.insecure_channel(rig.address(pod)) as channel:
         return await generate(rpc.InferenceStub(channel), request)
+
+
+async def _stop_busy_pod(rig: Rig) -> str:
+    """The name of the only pod that had a request."""
+    (busy,) = [view for view in rig.operator.fleet.snapshot() if view.num_in_flight]
+    await rig.pod(busy.name).stop()
+    return busy.name
 
 
 async def test_a_request_is_answered_with_the_receipt_of_its_route() -> None:
@@ -117,21 +124,49 @@ async def test_a_stopped_pod_is_continued_elsewhere_to_the_same_tokens() -> None
     async with rig(**_STEP) as r:
         request = _request(max_tokens=40, n=2)
         expected = await _expected(r, request)
+        await _expected(r, _request(length=32), pod=1)
+        await until(lambda: all(r.operator.fleet.index.held(view.key) for view in r.operator.fleet.snapshot()))
         call = r.stub.Generate(request, timeout=30)
         answer = Answer()
         first = await call.read()
         answer.take(first)
-        (busy,) = [view for view in r.operator.fleet.snapshot() if view.num_in_flight]
-        await r.pod(busy.name).stop()
+        busy = await _stop_busy_pod(r)
         await answer.read(call)
+        cached_tokens = {"pod-0": 63, "pod-1": 32}[busy]
+        assert dict(await call.trailing_metadata())["headstart-cached-tokens"] == str(cached_tokens)
         assert answer.token_ids == expected.token_ids
         for index in (0, 1):
             finished = answer.finished[index]
             assert finished.finish_reason == pb.FINISH_REASON_LENGTH
             assert finished.usage.completion_tokens == 40
             assert finished.usage.prompt_tokens == 64
-            assert finished.route.pod != busy.name
+            assert finished.usage.cached_tokens == cached_tokens
+            assert finished.route.pod != busy
         assert r.operator.balancer.num_running == 0
+
+
+async def test_a_choice_that_has_its_end_hears_no_more_when_another_is_continued() -> None:
+    async with rig(**_STEP) as r:
+        whole = await _expected(r, _request(max_tokens=20))
+        ends = pb.Resume(choices=[{"token_ids": whole.token_ids[0][:19]}, {}])
+        call = r.stub.Generate(_request(max_tokens=20, n=2, resume=ends), timeout=30)
+        answer = Answer()
+        while 0 not in answer.finished:
+            answer.take(await call.read())
+        await _stop_busy_pod(r)
+        await answer.read(call)  # takes nothing of a choice that has ended
+        assert answer.token_ids == {0: whole.token_ids[0][19:], 1: whole.token_ids[0]}
+        assert {each.usage.completion_tokens for each in answer.finished.values()} == {20}
+
+
+async def test_a_choice_that_lacks_only_its_end_gets_it_and_no_token() -> None:
+    async with rig() as r:
+        whole = await generate(r.stub, _request(max_tokens=5))
+        answer = await generate(
+            r.stub, _request(max_tokens=5, resume=pb.Resume(choices=[{"token_ids": whole.token_ids[0]}]))
+        )
+        assert answer.token_ids == {}
+        assert answer.finished[0].usage.completion_tokens == 5
 
 
 async def test_with_no_pod_left_a_begun_stream_ends_once_and_unavailable() -> None:
@@ -226,8 +261,7 @@ async def test_the_echo_of_a_prompt_comes_once() -> None:
         answer = Answer()
         for _ in range(2):
             answer.take(await call.read())
-        (busy,) = [view for view in r.operator.fleet.snapshot() if view.num_in_flight]
-        await r.pod(busy.name).stop()
+        await _stop_busy_pod(r)
         await answer.read(call)
         echoed = [i for message in answer.messages for i in message.chunk.prompt_token_ids]
         assert echoed == list(prompt(1, 64).ids)
