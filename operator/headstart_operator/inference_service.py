@@ -18,7 +18,7 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import Gate
-from headstart.edge.validation import check_prompt_length, check_tokenize
+from headstart.edge.validation import check_prompt_length, check_tokenize, refuse_unknown_fields
 from headstart.errors import FailedPreconditionError
 from headstart.telemetry.propagation import outgoing_headers
 
@@ -97,7 +97,8 @@ class InferenceService:
         check_prompt_length(request.WhichOneof("prompt") or "prompt", len(token_ids), entry.limits)
         return pb.TokenizeResponse(token_ids=token_ids)
 
-    async def get_tokenizer(self, request: pb.GetTokenizerRequest, context: Context) -> None:  # noqa: ARG002
+    async def get_tokenizer(self, request: pb.GetTokenizerRequest, context: Context) -> None:
+        refuse_unknown_fields(request)
         entry = await self._balancer.entry("")
         if not entry.document:
             raise FailedPreconditionError("the pods have no tokenizer")
@@ -106,6 +107,7 @@ class InferenceService:
             await context.write(message)
 
     async def get_model(self, request: pb.GetModelRequest, context: Context) -> pb.Model:  # noqa: ARG002
+        refuse_unknown_fields(request)
         return (await self._balancer.entry("")).model
 
 

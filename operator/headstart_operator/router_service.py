@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 from headstart.contract.proto import inference_pb2, router_pb2, router_pb2_grpc
+from headstart.edge.validation import refuse_unknown_fields
 from headstart.errors import NotFoundError
 
 from headstart_operator.balancer import Balancer, route_of
@@ -47,6 +48,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
     async def DumpIndex(self, request: router_pb2.DumpIndexRequest, context: Context) -> None:
         """The index as of one moment: it is copied before the first message leaves."""
+        refuse_unknown_fields(request)
         if request.uid and request.uid not in {ref.uid for ref, _ in self._fleet.refs()}:
             raise NotFoundError("uid: no such pod is known; GetPods names them")
         entries = list(self._fleet.index.dump())
@@ -57,6 +59,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             await asyncio.sleep(0)
 
     async def GetPods(self, request: router_pb2.GetPodsRequest, context: Context) -> router_pb2.Pods:
+        refuse_unknown_fields(request)
         refs = sorted(self._fleet.refs(), key=lambda pair: (pair[0].name, pair[0].address))
         return router_pb2.Pods(pods=[self._pod(ref, view) for ref, view in refs])
 

@@ -43,6 +43,22 @@ async def test_explain_says_what_generate_then_does_and_runs_nothing() -> None:
         assert (route.pod, route.matched_blocks) == (told.route.pod, told.route.matched_blocks)
 
 
+async def test_what_this_build_does_not_know_is_refused_by_every_call() -> None:
+    newer = b"\xd8\x3e\x01"  # field 1003
+    calls = {"Router": ("Explain", "GetPods", "DumpIndex"), "Inference": ("GetModel", "GetTokenizer", "Tokenize")}
+    async with rig(1) as r:
+        body = {
+            "Explain": inference_pb2.GenerateRequest(token_ids=prompt(1, 4)),
+            "Tokenize": inference_pb2.TokenizeRequest(text="x"),
+        }
+        for service, names in calls.items():
+            for name in names:
+                raw = (body[name].SerializeToString() if name in body else b"") + newer
+                call = r.channel.unary_stream(f"/headstart.v1.{service}/{name}")(raw)
+                with pytest.raises(grpc.aio.AioRpcError, match="#1003: a field that this build does not know"):
+                    await call.read()
+
+
 async def test_the_dump_is_the_union_of_the_pods() -> None:
     async with rig() as r:
         await _fill(r)
