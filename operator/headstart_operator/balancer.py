@@ -30,7 +30,7 @@ from headstart_operator.fleet import Fleet
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.metrics import RouteMetrics
 from headstart_operator.pool import Pools
-from headstart_operator.reading import Job, Reading, tokenize, understand
+from headstart_operator.reading import Job, Reading, Tokenized, tokenize, understand
 from headstart_operator.score import Ranked
 from headstart_operator.view import PodView
 
@@ -112,7 +112,7 @@ class Balancer:
         seed = request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(_SEED_BITS)
         readings: list[Reading] = []
         refusal: HeadstartError | None = None
-        read: dict[str, pb.GenerateRequest] = {}
+        read: dict[str, Tokenized] = {}
         for group in groups:
             try:
                 views = self._views(group)
@@ -122,7 +122,7 @@ class Balancer:
                 if tokenized is None:
                     tokenized = await tokenize(request, entry, request_id=request_id, seed=seed)
                     read[group.tokenizer_fingerprint] = tokenized
-                readings.append(await understand(tokenized, entry, views[0]))
+                readings.append(await understand(*tokenized, entry, views[0]))
             except HeadstartError as error:
                 refusal = refusal or error
         if not readings:

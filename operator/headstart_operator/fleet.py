@@ -258,7 +258,7 @@ class Fleet:
     # ---- bookkeeping
 
     def _view(self, pod: FollowedPod) -> PodView | None:
-        return pod.view(self._routing.placements.of(pod.subscriber.replica.key))
+        return pod.view(self._routing.placements)
 
     def _check_ready(self) -> None:
         wanted = [pod for pod in self._pods.values() if pod.is_wanted]

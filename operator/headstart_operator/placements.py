@@ -46,6 +46,7 @@ class Placements:
     _placed: dict[str, _Placement] = field(default_factory=dict)
     _pods: dict[PodKey, PodPlacements] = field(default_factory=dict)
     _ages: deque[_Placement] = field(default_factory=deque)
+    _none: PodPlacements = field(default_factory=PodPlacements)
 
     def add(self, request_id: str, key: PodKey, *, hashes: Sequence[int], tokens: int, blocks: int) -> None:
         """`hashes` are of the blocks to compute, `tokens` the prefill left. Raises ValueError for an id in use."""
@@ -87,7 +88,7 @@ class Placements:
 
     def of(self, key: PodKey) -> PodPlacements:
         """The sums of one pod; not to be changed."""
-        return self._pods.get(key) or PodPlacements()
+        return self._pods.get(key) or self._none
 
     def _confirm(self, placement: _Placement) -> None:
         if placement.is_pending:

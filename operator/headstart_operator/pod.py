@@ -15,7 +15,7 @@ from headstart.contract.prefix import hash_root
 from headstart.contract.proto import prefix_cache_pb2
 
 from headstart_operator.identity import GroupKey, PodKey, PodRef
-from headstart_operator.placements import PodPlacements
+from headstart_operator.placements import Placements
 from headstart_operator.subscriber import Subscriber
 from headstart_operator.view import PodView
 
@@ -61,16 +61,17 @@ class FollowedPod:
         is_talking = self.subscriber.is_live and replica.is_synced and not replica.load.draining
         return is_talking and self.is_wanted and self.fits
 
-    def view(self, placed: PodPlacements) -> PodView | None:
+    def view(self, placements: Placements) -> PodView | None:
         """None while it is no candidate."""
         if self._is_stale:
             self._is_stale = False
-            self._view = self._make_view(placed) if self.is_candidate else None
+            self._view = self._make_view(placements) if self.is_candidate else None
         return self._view
 
-    def _make_view(self, placed: PodPlacements) -> PodView:
+    def _make_view(self, placements: Placements) -> PodView:
         described = self._describe()
         assert described is not None, "a candidate has said what it is"
+        placed = placements.of(described.facts[0])
         return PodView(
             *described.facts,
             self.subscriber.replica.load,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hashes
 from headstart.contract.proto import inference_pb2 as pb
@@ -34,7 +35,7 @@ class Reading:
 
     async def continued(self, request: pb.GenerateRequest, numerics_id: str) -> Reading:
         """The reading of what is left to do: tokens that were delivered count as prompt."""
-        reading = await understand(request, self.entry, self.view)
+        reading = await understand(request, request.token_ids.ids, self.entry, self.view)
         return replace(reading, query=replace(reading.query, numerics_id=numerics_id))
 
 
@@ -48,13 +49,23 @@ class Job:
     readings: tuple[Reading, ...]
 
 
-async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> pb.GenerateRequest:
-    """The request as pods get it: token ids for a prompt, with an id and a seed of its own.
+class Tokenized(NamedTuple):
+    """A request as pods get it: token ids for a prompt, with an id and a seed of its own.
+
+    `token_ids` are the prompt's once more, as a list: to read them out of a message takes longer than to hash them.
+    """
+
+    request: pb.GenerateRequest
+    token_ids: Sequence[int]
+
+
+async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> Tokenized:
+    """Token ids for a prompt that has none.
 
     Raises InvalidRequestError, FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
     """
     field = request.WhichOneof("prompt") or "prompt"
-    token_ids = await entry.prompts.read(request)
+    token_ids = list(await entry.prompts.read(request))
     check_prompt_length(field, len(token_ids), entry.limits)
     tokenized = pb.GenerateRequest()
     tokenized.CopyFrom(request)
@@ -62,12 +73,11 @@ async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str
         tokenized.token_ids.ids.extend(token_ids)
     tokenized.request_id = request_id
     tokenized.sampling.seed = seed
-    return tokenized
+    return Tokenized(tokenized, token_ids)
 
 
-async def understand(request: pb.GenerateRequest, entry: Entry, view: PodView) -> Reading:
-    """The reading of a tokenized request in the group of `view`."""
-    prompt_ids = request.token_ids.ids
+async def understand(request: pb.GenerateRequest, prompt_ids: Sequence[int], entry: Entry, view: PodView) -> Reading:
+    """The reading of a tokenized request, whose prompt is `prompt_ids`, in the group of `view`."""
     resumed = request.resume.choices[0].token_ids if request.resume.choices else ()
     token_ids = [*prompt_ids, *resumed] if resumed else prompt_ids
     room = max(1, entry.limits.max_len - len(token_ids))
