@@ -18,7 +18,7 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import Gate
-from headstart.edge.validation import check_prompt_length, check_tokenize, refuse_unknown_fields
+from headstart.edge.validation import check_prompt, check_tokenize, refuse_unknown_fields
 from headstart.errors import FailedPreconditionError
 from headstart.telemetry.propagation import outgoing_headers
 
@@ -94,7 +94,7 @@ class InferenceService:
         entry = await self._balancer.entry(request.model)
         check_tokenize(request, entry.limits)
         token_ids = await entry.prompts.read(request)
-        check_prompt_length(request.WhichOneof("prompt") or "prompt", len(token_ids), entry.limits)
+        check_prompt(request.WhichOneof("prompt") or "prompt", token_ids, entry.limits)
         return pb.TokenizeResponse(token_ids=token_ids)
 
     async def get_tokenizer(self, request: pb.GetTokenizerRequest, context: Context) -> None:

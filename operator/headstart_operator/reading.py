@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hashes
 from headstart.contract.proto import inference_pb2 as pb
-from headstart.edge.validation import check_prompt_length
+from headstart.edge.validation import check_prompt
 
 from headstart_operator.catalog import Entry
 from headstart_operator.identity import GroupKey
@@ -66,7 +66,7 @@ async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str
     """
     field = request.WhichOneof("prompt") or "prompt"
     token_ids = list(await entry.prompts.read(request))
-    check_prompt_length(field, len(token_ids), entry.limits)
+    check_prompt(field, token_ids, entry.limits)
     tokenized = pb.GenerateRequest()
     tokenized.CopyFrom(request)
     if field != "token_ids":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from headstart.contract.proto import inference_pb2
 from headstart.contract.request import GenerateSpec, SamplingParams
 from headstart.edge.limits import Limits
-from headstart.edge.validation import check_prompt_length
+from headstart.edge.validation import check_prompt
 from headstart.errors import InvalidRequestError
 
 _SEED_BITS = 63
@@ -29,7 +29,7 @@ def build_specs(
     room.
     """
     prompt = tuple(prompt_token_ids)
-    check_prompt_length(request.WhichOneof("prompt") or "prompt", len(prompt), limits)
+    check_prompt(request.WhichOneof("prompt") or "prompt", prompt, limits)
     room = limits.max_len - len(prompt)
     max_tokens = min(request.max_tokens, room) if request.HasField("max_tokens") else room
     if request.min_tokens > max_tokens:

@@ -25,15 +25,14 @@ _MAX_BIAS = 100.0
 
 
 def check_generate(request: inference_pb2.GenerateRequest, limits: Limits) -> None:
-    """All that can be said of a request before its prompt is tokenised.
+    """All that can be said of a request before its prompt is read; the rest is `check_prompt`'s.
 
     Raises InvalidRequestError, and NotFoundError for an unknown model or adapter.
     """
     _check_names(request, limits)
     match request.WhichOneof("prompt"):
         case "token_ids":
-            check_prompt_length("token_ids", len(request.token_ids.ids), limits)
-            _check_ids("token_ids", request.token_ids.ids, limits)
+            _check_prompt_length("token_ids", len(request.token_ids.ids), limits)
         case "text":
             _check_text("text", request.text, limits)
         case "chat":
@@ -60,8 +59,16 @@ def check_tokenize(request: inference_pb2.TokenizeRequest, limits: Limits) -> No
     refuse_unknown_fields(request)
 
 
-def check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
-    """A prompt needs a token, and room for one more after it. `field` is what the prompt came in."""
+def check_prompt(field: str, token_ids: Sequence[int], limits: Limits) -> None:
+    """A prompt needs a token, room for one more after it, and ids of the vocabulary. `field` is what it came in.
+
+    Give it a list or a tuple: to walk the ids within a message takes several times as long.
+    """
+    _check_prompt_length(field, len(token_ids), limits)
+    _check_ids(field, token_ids, limits)
+
+
+def _check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
     if num_tokens == 0:
         raise InvalidRequestError(field, "the prompt is empty; send at least one token")
     if num_tokens + 1 > limits.max_len:
@@ -79,8 +86,7 @@ def check_lookup(request: prefix_cache_pb2.LookupRequest, limits: Limits) -> Non
     if bool(request.token_ids) == bool(request.hashes):
         raise InvalidRequestError("token_ids", "set either token_ids or hashes")
     if request.token_ids:
-        check_prompt_length("token_ids", len(request.token_ids), limits)
-        _check_ids("token_ids", request.token_ids, limits)
+        check_prompt("token_ids", request.token_ids, limits)
     _check_count("hashes", len(request.hashes), limits.max_len)
     if not all(len(digest) == DIGEST_BYTES for digest in request.hashes):
         raise InvalidRequestError("hashes", f"each must be a whole chain hash of {DIGEST_BYTES} bytes")

@@ -20,7 +20,7 @@ from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2, inference_pb2_grpc
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
-from headstart.edge.validation import check_prompt_length, check_tokenize, refuse_unknown_fields
+from headstart.edge.validation import check_prompt, check_tokenize, refuse_unknown_fields
 from headstart.errors import FailedPreconditionError, UnavailableError
 from headstart.server.completions import PodCompletions
 from headstart.server.load_report import LOAD_REPORT_KEY, encode_load_report
@@ -68,7 +68,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.TokenizeResponse:
         check_tokenize(request, self._limits)
         token_ids = await self._prompts.read(request)
-        check_prompt_length(request.WhichOneof("prompt") or "prompt", len(token_ids), self._limits)
+        check_prompt(request.WhichOneof("prompt") or "prompt", token_ids, self._limits)
         return inference_pb2.TokenizeResponse(token_ids=token_ids)
 
     async def GetTokenizer(self, request: inference_pb2.GetTokenizerRequest, context: Context) -> None:

@@ -82,6 +82,7 @@ def test_a_resume_may_hold_all_tokens_that_fit():
     [
         ("text", (), {"text": "x"}),
         ("text", (1,) * 256, {"text": "x"}),
+        ("token_ids", (1, 1000, 2), {}),
         ("min_tokens", (1,) * 250, {"min_tokens": 7}),
         (
             "resume.choices[0].token_ids",

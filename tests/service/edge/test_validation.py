@@ -4,7 +4,7 @@ import pytest
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2
 from headstart.edge.limits import Limits
-from headstart.edge.validation import check_generate, check_lookup, check_tokenize
+from headstart.edge.validation import check_generate, check_lookup, check_prompt, check_tokenize
 from headstart.errors import InvalidRequestError, NotFoundError
 
 LIMITS = Limits(model="tiny", max_len=256, vocab_size=1000, max_token_bytes=8)
@@ -27,6 +27,7 @@ def message(role="user", *texts):
 def refused_field(message_, limits=LIMITS):
     with pytest.raises(InvalidRequestError) as caught:
         check_generate(message_, limits)
+        check_prompt("token_ids", list(message_.token_ids.ids), limits)
     return caught.value.field
 
 
