@@ -134,7 +134,8 @@ async def test_a_pod_that_dies_in_the_middle_costs_no_answer_and_is_named() -> N
 
 
 _STARTER = """
-import asyncio
+import asyncio, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
 from headstart.cli.demo.programs import Programs
 
 async def main():
