@@ -34,7 +34,9 @@ class PrefixIndex:
                 if block not in held:
                     held[block] = None
                     pod.xor ^= block
-                    holders[block] = holders.get(block, 0) | bit
+                    # Blocks that one pod alone holds, which are most, share its own int.
+                    others = holders.get(block)
+                    holders[block] = bit if others is None else others | bit
                 if pod.pending.pop(block, None) is not None:
                     _clear(self._pending, block, bit)
             elif isinstance(event, Removed):

@@ -52,13 +52,13 @@ class FollowedPod:
     @property
     def fits(self) -> bool:
         """Whether it serves the model that its pool is for."""
-        group = self.group
-        return group is not None and self.ref.model in ("", group.model)
+        described = self._describe()
+        return described is not None and described.fits
 
     @property
     def is_candidate(self) -> bool:
-        replica = self.subscriber.replica
-        is_talking = self.subscriber.is_live and replica.is_synced and not replica.load.draining
+        subscriber, replica = self.subscriber, self.subscriber.replica
+        is_talking = subscriber.is_live and replica.is_synced and not replica.load.draining
         return is_talking and self.is_wanted and self.fits
 
     def view(self, placements: Placements) -> PodView | None:
@@ -100,6 +100,7 @@ class _Description(NamedTuple):
     hello: prefix_cache_pb2.Hello
     ref: PodRef
     group: GroupKey
+    fits: bool
     facts: tuple[PodKey, str, str, GroupKey, str, int, int, int]
 
 
@@ -115,7 +116,7 @@ def _describe(hello: prefix_cache_pb2.Hello, ref: PodRef) -> _Description:
         hello.capacity_blocks,
         hello.max_num_seqs,
     )
-    return _Description(hello, ref, group, facts)
+    return _Description(hello, ref, group, ref.model in ("", group.model), facts)
 
 
 def derive_root(hello: prefix_cache_pb2.Hello, fleet_secret: bytes) -> bytes | None:

@@ -121,8 +121,10 @@ def _prices(query: Query, views: Sequence[PodView], rates: Mapping[str, float]) 
         load, rate, block_size = view.load, rates[view.numerics_id], view.block_size
         matched_blocks = matched.get(view.key, 0)
         hit_tokens = hit_length(matched_blocks, prompt_tokens, block_size)
-        needed_blocks = (prompt_tokens + output_tokens) / block_size - matched_blocks
-        evicted_blocks = max(0.0, needed_blocks - max(0, load.free_blocks - view.pending_blocks))
+        spare_blocks = load.free_blocks - view.pending_blocks
+        evicted_blocks = (prompt_tokens + output_tokens) / block_size - matched_blocks
+        if spare_blocks > 0:
+            evicted_blocks = max(0.0, evicted_blocks - spare_blocks)
         queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
         prefill_s = (prompt_tokens - hit_tokens) / rate
         decode_s = output_tokens * load.decode_step_s
@@ -164,7 +166,9 @@ def _rates(views: Sequence[PodView]) -> dict[str, float]:
     """
     rates: dict[str, float] = {}
     for view in views:
-        rates[view.numerics_id] = max(rates.get(view.numerics_id, 0.0), view.load.prefill_tokens_per_s)
+        kind, rate = view.numerics_id, view.load.prefill_tokens_per_s
+        if rate >= rates.get(kind, 0.0):
+            rates[kind] = rate
     usual = max(rates.values()) or _UNMEASURED_TOKENS_PER_S
     return {kind: rate or usual for kind, rate in rates.items()}
 
