@@ -121,8 +121,7 @@ class Fleet:
         """Every candidate, as of now."""
         self._routing.placements.expire()
         if self._views is None:
-            views = (self._view(pod) for pod in self._pods.values())
-            self._views = tuple(view for view in views if view is not None)
+            self._views = tuple(pod.view for pod in self._pods.values() if pod.view is not None)
         return self._views
 
     def groups(self, model: str = "") -> tuple[GroupKey, ...]:
@@ -132,7 +131,7 @@ class Fleet:
 
     def refs(self) -> tuple[tuple[PodRef, PodView | None], ...]:
         """Every pod that was discovered, with its view when it is a candidate."""
-        return tuple((pod.ref, self._view(pod)) for pod in self._pods.values())
+        return tuple((pod.ref, pod.view) for pod in self._pods.values())
 
     def pods(self) -> tuple[FollowedPod, ...]:
         """Every pod that was discovered, as it is followed. Not to be changed."""
@@ -215,7 +214,7 @@ class Fleet:
     def _take_on(self, ref: PodRef) -> FollowedPod:
         channel = self._connect(ref.address)
         subscriber = Subscriber(ref, channel, self.index, resyncs=self.counters.resyncs, silence_s=self._silence_s)
-        pod = FollowedPod(ref, channel, subscriber)
+        pod = FollowedPod(ref, channel, subscriber, self._routing.placements)
         pod.task = asyncio.create_task(self._follow(pod), name=f"follow {ref.name}")
         return pod
 
@@ -257,9 +256,6 @@ class Fleet:
 
     # ---- bookkeeping
 
-    def _view(self, pod: FollowedPod) -> PodView | None:
-        return pod.view(self._routing.placements)
-
     def _check_ready(self) -> None:
         wanted = [pod for pod in self._pods.values() if pod.is_wanted]
         if self._has_listed and all(pod.subscriber.is_live for pod in wanted):
@@ -272,7 +268,7 @@ class Fleet:
         self._touch()
 
     def _touch(self) -> None:
-        """Wake whoever waits for a change; the views are made anew when they are asked for."""
+        """Wake whoever waits for a change; the views are gathered anew when they are asked for."""
         self._views = None
         self._changed.set()
         self._changed = asyncio.Event()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import grpc.aio
@@ -22,21 +22,21 @@ from headstart_operator.view import PodView
 
 @dataclass(slots=True, eq=False)
 class FollowedPod:
-    """`root` is that of the process whose epoch is `root_epoch`."""
+    """`root` is that of the process whose epoch is `root_epoch`. `view` is None while the pod is no candidate."""
 
     ref: PodRef
     channel: grpc.aio.Channel
     subscriber: Subscriber
+    placements: Placements
     task: asyncio.Task[None] | None = None
     root: bytes | None = None
     root_epoch: str = ""
-    _view: PodView | None = None
-    _is_stale: bool = field(default=True)
+    view: PodView | None = None
     _description: _Description | None = None
 
     def touch(self) -> None:
-        """Its load, its state or its placements changed."""
-        self._is_stale = True
+        """Its load, its state or its placements changed. The view is made now, so that no decision waits for it."""
+        self.view = self._make_view() if self.is_candidate else None
 
     @property
     def is_wanted(self) -> bool:
@@ -61,17 +61,10 @@ class FollowedPod:
         is_talking = subscriber.is_live and replica.is_synced and not replica.load.draining
         return is_talking and self.is_wanted and self.fits
 
-    def view(self, placements: Placements) -> PodView | None:
-        """None while it is no candidate."""
-        if self._is_stale:
-            self._is_stale = False
-            self._view = self._make_view(placements) if self.is_candidate else None
-        return self._view
-
-    def _make_view(self, placements: Placements) -> PodView:
+    def _make_view(self) -> PodView:
         described = self._describe()
         assert described is not None, "a candidate has said what it is"
-        placed = placements.of(described.facts[0])
+        placed = self.placements.of(described.facts[0])
         return PodView(
             *described.facts,
             self.subscriber.replica.load,
@@ -85,7 +78,7 @@ class FollowedPod:
         )
 
     def _describe(self) -> _Description | None:
-        """Read from its hello once: views are made for every decision."""
+        """Read from its hello once: views are made with every load."""
         hello, ref, described = self.subscriber.replica.hello, self.ref, self._description
         if hello is None:
             return None
