@@ -195,7 +195,7 @@ def _simulated(settings: Settings) -> ServedModel:
 
     block_size = settings.cache.block_size
     block_bytes = _SIMULATED_TOKEN_BYTES * block_size
-    num_blocks = _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
+    num_blocks = settings.cache.num_blocks or _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
     return ServedModel(
         name=settings.model.served_name or "simulated",
         fingerprint="simulated",

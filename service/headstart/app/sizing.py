@@ -26,9 +26,11 @@ def count_blocks(
 ) -> int:
     """Usable KV blocks: the exact number when set, else what fits the bytes, else what fits a share of the memory.
 
-    `block_bytes` is what one block takes over all layers. Raises ConfigError when not even one fits.
+    `block_bytes` is what one block takes over all layers. Raises ConfigError when not even one fits, or when more is
+    wanted than there is: the pages are only touched later, so the system would kill a pod that already serves.
     """
     if num_blocks is not None:
+        _check_room("cache.num_blocks", num_blocks * block_bytes, available_bytes)
         return num_blocks
     key, wanted_bytes = "cache.memory_bytes", memory_bytes
     if wanted_bytes is None:
@@ -38,7 +40,14 @@ def count_blocks(
             wanted_bytes = min(wanted_bytes, MAX_DEFAULT_BYTES)
     if wanted_bytes < block_bytes:
         raise ConfigError(f"{key}: {wanted_bytes} bytes hold no KV block; one takes {block_bytes} bytes")
+    _check_room(key, wanted_bytes, available_bytes)
     return wanted_bytes // block_bytes
+
+
+def _check_room(key: str, wanted_bytes: int, available_bytes: int) -> None:
+    if wanted_bytes > available_bytes:
+        wanted, available = wanted_bytes / 2**30, available_bytes / 2**30
+        raise ConfigError(f"{key}: the KV pool would take {wanted:.1f} GiB and the weights leave {available:.1f} GiB")
 
 
 def fit_max_len(*, wanted: int | None, model_len: int, num_blocks: int, block_size: int) -> int:

@@ -51,6 +51,14 @@ def test_memory_for_less_than_one_block_is_refused_with_the_key() -> None:
         _blocks(available_bytes=1000)
 
 
+def test_a_pool_that_the_machine_cannot_hold_is_refused_with_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"^cache\.num_blocks: .* take 343\.3 GiB and the weights leave 16\.0 GiB$"):
+        _blocks(num_blocks=1_000_000, available_bytes=16 << 30)
+    with pytest.raises(ConfigError, match=r"^cache\.memory_bytes: .* take 32\.0 GiB"):
+        _blocks(memory_bytes=32 << 30, available_bytes=16 << 30)
+    assert _blocks(num_blocks=7, available_bytes=7 * BLOCK_BYTES) == 7
+
+
 def _fit(wanted: int | None, num_blocks: int) -> int:
     return fit_max_len(wanted=wanted, model_len=8192, num_blocks=num_blocks, block_size=16)
 
