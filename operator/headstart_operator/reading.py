@@ -65,7 +65,7 @@ async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str
     Raises InvalidRequestError, FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
     """
     field = request.WhichOneof("prompt") or "prompt"
-    token_ids = list(await entry.prompts.read(request))
+    token_ids = (await entry.prompts.read(request))[:]  # out of a message, a slice is the fastest way to a list
     check_prompt(field, token_ids, entry.limits)
     tokenized = pb.GenerateRequest()
     tokenized.CopyFrom(request)

@@ -1,7 +1,7 @@
 """The router's decision over many pods that hold much, and what its index takes in memory.
 
 The pods are streams that were told and connections that nobody opens; everything else is the router's own: fleet,
-index, scores, admission. Knows nothing of networks. Whoever calls owns what is built here.
+index, hashes and scores. Knows nothing of networks. Whoever calls owns what is built here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import random
 import time
 import tracemalloc
+from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,20 +20,16 @@ from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
-from headstart_operator.admission import QueueLimits
-from headstart_operator.balancer import Balancer
-from headstart_operator.catalog import Catalog, Entry
+from headstart_operator.catalog import Entry
 from headstart_operator.connection import insecure_channel
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import PodKey, PodRef
 from headstart_operator.index import PrefixIndex
-from headstart_operator.metrics import RouteMetrics
 from headstart_operator.pod import FollowedPod
 from headstart_operator.pods import StaticPods
-from headstart_operator.reading import Job, tokenize, understand
+from headstart_operator.reading import tokenize, understand
 from headstart_operator.replica import PodReplica
 from headstart_operator.subscriber import Subscriber
-from opentelemetry.metrics import NoOpMeterProvider
 
 BLOCK_SIZE = 16
 PROMPT_BLOCKS = 512
@@ -43,27 +40,31 @@ ROOT = hash_root(ROOT_FIELDS)
 
 
 class Timed(NamedTuple):
-    """Seconds of one decision: processor time of each part, and the wall clock of the whole."""
+    """Seconds of one decision: processor time of its parts, and the wall clock of hash and rank.
+
+    `rank_s` is the match and the scores; `place_s` is what noting the choice takes.
+    """
 
     hash_s: float
     rank_s: float
+    place_s: float
     wall_s: float
 
 
 class Corpus(NamedTuple):
     """Prompts by what pods hold of them: all of them some of it, one of them all of it, nobody anything."""
 
-    hot: list[list[int]]
-    own: list[list[int]]
+    hot: list[array[int]]
+    own: list[array[int]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def draw_prompt(choose: random.Random) -> list[int]:
-    """Token ids of 512 full blocks."""
-    return [choose.randrange(VOCAB_SIZE) for _ in range(PROMPT_BLOCKS * BLOCK_SIZE)]
+def draw_prompt(choose: random.Random) -> array[int]:
+    """Token ids of 512 full blocks. An array, for lists of millions of ids would keep the garbage collector busy."""
+    return array("I", (choose.randrange(VOCAB_SIZE) for _ in range(PROMPT_BLOCKS * BLOCK_SIZE)))
 
 
 def hashes_of(token_ids: Sequence[int]) -> list[int]:
@@ -118,8 +119,9 @@ def follow(fleet: Fleet, name: str, held: Sequence[int]) -> None:
     subscriber.replica.take(hello(len(held)))
     subscriber.replica.take(snapshot(held))
     subscriber.is_live = True
-    fleet._pods[name] = FollowedPod(ref, channel, subscriber)
-    fleet._learn_root(fleet._pods[name])
+    pod = fleet._pods[name] = FollowedPod(ref, channel, subscriber, fleet._routing.placements)
+    fleet._learn_root(pod)
+    pod.touch()
     fleet._touch()
 
 
@@ -128,12 +130,6 @@ class Decisions:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._balancer = Balancer(
-            fleet,
-            Catalog(max_prompt_bytes=1 << 20),
-            queue_limits=QueueLimits(),
-            metrics=RouteMetrics(NoOpMeterProvider().get_meter("bench")),
-        )
         limits = Limits(
             model="bench", max_len=1 << 17, vocab_size=VOCAB_SIZE, max_token_bytes=1, max_prompt_bytes=1 << 20
         )
@@ -142,8 +138,8 @@ class Decisions:
         )
         self._num_decided = 0
 
-    async def decide(self, prompt: list[int]) -> Timed:
-        """Hash, match and score; the place is given back."""
+    async def decide(self, prompt: Sequence[int]) -> Timed:
+        """Hash, match, score and place; then it is over."""
         self._num_decided += 1
         name = f"r{self._num_decided}"
         request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), max_tokens=256)
@@ -152,14 +148,15 @@ class Decisions:
         for pod in self._fleet._pods.values():
             pod.touch()
         self._fleet._touch()
-        started_s, started_wall_s = time.thread_time(), time.perf_counter()
+        started_wall_s, started_s = time.perf_counter(), time.thread_time()
         reading = await understand(*tokenized, self._entry, view)
         hashed_s = time.thread_time()
-        job = Job(request_id=name, model="bench", tenant="", readings=(reading,))
-        claim = await self._balancer.admit(job, deadline_s=None)
-        timed = Timed(hashed_s - started_s, time.thread_time() - hashed_s, time.perf_counter() - started_wall_s)
-        self._balancer.settle(claim)
-        return timed
+        ranked = self._fleet.rank(reading.group, reading.query, has_room=True)
+        ranked_s, ranked_wall_s = time.thread_time(), time.perf_counter()
+        self._fleet.place(name, ranked[0], reading.query)
+        placed_s = time.thread_time()
+        self._fleet.settle(name, ranked[0].view)
+        return Timed(hashed_s - started_s, ranked_s - hashed_s, placed_s - ranked_s, ranked_wall_s - started_wall_s)
 
 
 def index_bytes(*, num_pods: int, num_blocks: int, num_shared: int) -> float:
