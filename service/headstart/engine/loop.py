@@ -43,6 +43,8 @@ from headstart.scheduler.scheduler import Scheduler
 _LOGGER = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0001
 _STALL_WAIT_S = 0.01
+_CERTAINTY = 2.0
+"""By how much the best pace seen may be beaten: a request is refused for its deadline only when it is hopeless."""
 
 StepObserver = Callable[[StepPlan, StepOutput | None, StepUpdates], None]
 
@@ -263,12 +265,12 @@ class EngineLoop:
 
     def _add(self, spec: GenerateSpec) -> None:
         try:
-            self._refuse_if_late(spec)
             self._scheduler.add(spec)
         except HeadstartError as error:
             self._outbox.refused.append((spec.request_id, error))
             return
         try:
+            self._refuse_if_late(spec)
             self._decoder.start(spec)
         except Exception as error:
             self._scheduler.abort(spec.request_id)
@@ -281,16 +283,18 @@ class EngineLoop:
         self._outbox.accepted.append(spec.request_id)
 
     def _refuse_if_late(self, spec: GenerateSpec) -> None:
-        """Raises DeadlineExceededError when even this pod's best pace would not empty the queue before the deadline."""
-        rate = self._rates.best_prefill_tokens_per_s
-        if spec.deadline_s is None or rate == 0.0:
+        """Raises DeadlineExceededError when even twice this pod's best pace would not reach its first token in time."""
+        pace = _CERTAINTY * self._rates.best_prefill_tokens_per_s
+        if spec.deadline_s is None or pace == 0.0:
             return
-        num_ahead = self._scheduler.num_tokens_ahead(spec.priority)
         left_s = spec.deadline_s - self.clock()
-        if num_ahead / rate > left_s > 0.0:
+        if left_s <= 0.0 or self._scheduler.stats.pending_prefill_tokens <= left_s * pace:
+            return
+        num_before = self._scheduler.num_tokens_before(spec.request_id)
+        if num_before > left_s * pace:
             raise DeadlineExceededError(
-                f"the {num_ahead} prompt tokens ahead take {num_ahead / rate:.3g} s or more; "
-                f"the deadline is in {left_s:.3g} s"
+                f"{num_before} prompt tokens come before the first one, which takes more than "
+                f"{num_before / pace:.3g} s; the deadline is in {left_s:.3g} s"
             )
 
     def _reset(self, command: Reset) -> None:

@@ -7,6 +7,9 @@ from headstart.core.step import StepPlan
 _DECAY = 0.9
 """What a step's weight is multiplied by with each later one: the last ten steps decide."""
 
+_TELLING_TOKENS = 256
+"""Fewer prompt tokens in a step mostly show what a step costs besides them."""
+
 
 class StepRates:
     """Exponentially weighted means. Both are 0.0 until a step has told.
@@ -18,7 +21,7 @@ class StepRates:
     def __init__(self) -> None:
         self.decode_step_s = 0.0
         self.best_prefill_tokens_per_s = 0.0
-        """The fastest step so far: what no queue was ever worked off faster than."""
+        """Of the fastest step that was large enough to show it: no queue was ever worked off faster."""
         self._prefill_tokens = 0.0
         self._prefill_s = 0.0
 
@@ -42,7 +45,7 @@ class StepRates:
         if prefill < total:
             # Floored, or the noise of a step that is nearly all decodes would pass for a fast prefill.
             share_s = max(duration_s - self.decode_step_s, 0.5 * share_s)
-        if share_s > 0.0:
+        if prefill >= _TELLING_TOKENS and share_s > 0.0:
             self.best_prefill_tokens_per_s = max(self.best_prefill_tokens_per_s, prefill / share_s)
         self._prefill_tokens = _DECAY * self._prefill_tokens + prefill
         self._prefill_s = _DECAY * self._prefill_s + share_s

@@ -61,7 +61,7 @@ class Scheduler:
         self._waiting = WaitingQueue(by_priority=limits.policy == "priority")
         self._running = RunningSet()
         self._gate = Gate(manager, self._waiting, self._running, limits)
-        self._backlog = Backlog(manager)
+        self._backlog = Backlog(manager, self._waiting, self._running, limits)
         self._aged: list[RequestState] = []
         self._in_flight: list[RequestState] = []
         self._left_runner: list[str] = []
@@ -207,7 +207,7 @@ class Scheduler:
         for request in list(self._running):
             self._preempt(request, PlanBuilder(0, share=0))
         num_forgotten = pool.clear()
-        self._backlog.settle_again(self._waiting)
+        self._backlog.settle_again()
         return num_forgotten
 
     # -- what others may read
@@ -225,15 +225,12 @@ class Scheduler:
             self._manager.pool,
             running=len(self._running),
             waiting=len(self._waiting),
-            pending_prefill_tokens=self._backlog.num_tokens(self._running.prefilling),
+            pending_prefill_tokens=self._backlog.num_tokens,
         )
 
-    def num_tokens_ahead(self, priority: int) -> int:
-        """Prompt tokens to be computed before a request of this priority that arrived now could start."""
-        prefilling, waiting = self._running.prefilling, self._waiting
-        if not waiting.is_by_priority:
-            return self._backlog.num_tokens(prefilling)
-        return self._backlog.num_tokens_of(r for r in (*prefilling, *waiting) if waiting.rank(r) <= priority)
+    def num_tokens_before(self, request_id: str) -> int:
+        """Fewest prompt tokens to be computed before a waiting request's first token: see `Backlog`."""
+        return self._backlog.num_tokens_before(self._requests[request_id])
 
     def audit(self) -> int:
         """Blocks in use that no request accounts for. Raises PoolError when the pool contradicts itself."""
@@ -274,6 +271,7 @@ class Scheduler:
             if new_block_ids is not None:
                 self.counters.rematched_tokens += start - request.num_computed
                 request.num_computed = start
+                self._backlog.note_scheduled(table.hashes[start // self._manager.block_size : table.num_registered])
                 plan.add_reserved(request, count, new_block_ids)
                 return
             if request.drafts:
@@ -348,6 +346,7 @@ class Scheduler:
         new_block_ids = self._manager.reserve(request.table, request.tokens, match.num_tokens + count, hits)
         if new_block_ids is None:
             raise RuntimeError(f"admission of {request.request_id} passed the gate and found no blocks")
+        self._backlog.note_scheduled(request.table.hashes[len(hits) : request.table.num_registered])
         plan.started.append(StartedRow(request.spec, request.tokens[:], match.num_tokens, hits))
         plan.add_reserved(request, count, new_block_ids[len(hits) :])
 

@@ -118,27 +118,45 @@ class TestDeadlines:
             assert (await read(stream)).last.finish == DEADLINE_PASSED
         assert (await read(patient)).reason == "length"
 
-    async def test_are_refused_at_once_when_the_queue_would_outlast_them_at_the_best_pace(self, start_engine):
+    async def test_are_refused_at_once_when_the_queue_would_outlast_them_at_twice_the_best_pace(self, start_engine):
         clock = Clock()
-        engine = await start_engine(max_num_seqs=1, clock=clock)
+        engine = await start_engine(max_num_seqs=1, budget=1024, num_blocks=600, clock=clock)
         engine.runner.hold()
-        leader = asyncio.ensure_future(engine.run(spec("leader", prompt=range(40))))
+        leader = asyncio.ensure_future(engine.run(spec("leader", prompt=range(300))))
         await until(lambda: engine.runner.is_held)
-        clock.now_s += 4.0  # ten tokens a second
+        clock.now_s += 30.0  # ten tokens a second
         engine.runner.free()
         await leader
         engine.runner.hold()
         running = asyncio.ensure_future(engine.run(spec("running")))
         await until(lambda: engine.runner.is_held)
-        waiting = asyncio.ensure_future(engine.run(spec("waiting", prompt=range(100, 140))))
-        hopeless = asyncio.ensure_future(engine.run(spec("hopeless", deadline_s=clock.now_s + 3.9)))
-        in_time = asyncio.ensure_future(engine.run(spec("in time", deadline_s=clock.now_s + 4.1)))
+        waiting = asyncio.ensure_future(engine.run(spec("waiting", prompt=range(1000, 1040))))
+        hopeless = asyncio.ensure_future(
+            engine.run(spec("hopeless", prompt=range(2000, 2040), deadline_s=clock.now_s + 3.9))
+        )
+        in_time = asyncio.ensure_future(
+            engine.run(spec("in time", prompt=range(2000, 2040), deadline_s=clock.now_s + 4.1))
+        )
         await until(lambda: engine.handle.num_in_flight == 4)
         engine.runner.free()
-        with pytest.raises(DeadlineExceededError, match=r"40 prompt tokens ahead take 4 s.*deadline is in 3\.9 s"):
+        with pytest.raises(
+            DeadlineExceededError, match=r"^80 prompt tokens .* more than 4 s; the deadline is in 3\.9 s"
+        ):
             await hopeless
         assert [(await other).reason for other in (running, waiting, in_time)] == ["length"] * 3
         assert engine.handle.num_in_flight == 0
+
+    async def test_do_not_refuse_while_the_pace_is_unknown(self, start_engine):
+        clock = Clock()
+        engine = await start_engine(max_num_seqs=1, clock=clock)
+        engine.runner.hold()
+        running = asyncio.ensure_future(engine.run(spec("running", prompt=range(40))))
+        await until(lambda: engine.runner.is_held)
+        clock.now_s += 1000.0  # a small step that took long shows no pace
+        hasty = asyncio.ensure_future(engine.run(spec("hasty", prompt=range(100, 140), deadline_s=clock.now_s + 0.1)))
+        await until(lambda: engine.handle.num_in_flight == 2)
+        engine.runner.free()
+        assert [(await other).reason for other in (running, hasty)] == ["length"] * 2
 
     async def test_one_that_has_passed_already_computes_nothing(self, start_engine):
         engine = await start_engine(clock=Clock())

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from headstart.scheduler.limits import SchedulerLimits
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,16 +69,61 @@ def test_a_preempted_request_waits_with_what_it_lost() -> None:
     assert pending(chain) == 101 + 4
 
 
-def test_ahead_by_priority_are_those_that_do_not_come_after() -> None:
-    chain = Chain(usable=100, limits=SchedulerLimits(policy="priority"))
-    chain.add(spec("high", 50, priority=-1), spec("same", 60, first=500), spec("low", 70, first=900, priority=1))
-    assert [chain.scheduler.num_tokens_ahead(priority) for priority in (-2, -1, 0, 1)] == [0, 50, 110, 180]
+def before(chain: Chain, name: str) -> int:
+    return chain.scheduler.num_tokens_before(name)
 
 
-def test_under_fcfs_everybody_is_ahead() -> None:
-    chain = Chain(usable=100)
-    chain.add(spec("a", 50, priority=5), spec("b", 60, first=500))
-    assert chain.scheduler.num_tokens_ahead(-9) == 110
+def test_a_short_prompt_comes_after_shorter_ones_of_its_class_and_passes_by_longer_ones() -> None:
+    chain = Chain(usable=400, limits=SchedulerLimits(policy="priority", long_prefill_token_threshold=128))
+    chain.add(spec("long", 3000), spec("shorter", 50, first=5000), spec("longer", 90, first=6000))
+    chain.add(spec("low", 10, first=7000, priority=1), spec("high", 20, first=8000, priority=-1))
+    chain.add(spec("it", 60, first=9000))
+    assert before(chain, "it") == 60 + 50 + 20
+
+
+def test_a_long_prompt_comes_after_all_but_those_that_may_run_beside_it() -> None:
+    chain = Chain(usable=2000, limits=SchedulerLimits(long_prefill_token_threshold=128, max_partial_prefills=3))
+    chain.add(*(spec(f"r{i}", 1000 + i, first=2000 * i) for i in range(5)), spec("short", 30, first=50_000))
+    chain.add(spec("it", 700, first=60_000))
+    assert before(chain, "it") == 700 + 30 + 1000 + 1001 + 1002
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@given(seed=st.integers(0, 2**32))
+def test_neither_the_backlog_nor_what_comes_before_a_request_is_more_than_the_truth(policy: str, seed: int) -> None:
+    """The bound against the truth, while others arrive, hit, preempt and are cancelled."""
+    rng = random.Random(seed)
+    limits = SchedulerLimits(max_num_batched_tokens=64, policy=policy, long_prefill_token_threshold=32, max_num_seqs=6)
+    chain = Chain(usable=60, limits=limits)
+    prefixes = [[rng.randrange(1000) for _ in range(100)] for _ in range(3)]
+    bounds: dict[str, int] = {}
+    for number in range(25):
+        prompt = rng.choice(prefixes)[: rng.randint(0, 100)] + [rng.randrange(1000) for _ in range(rng.randint(1, 60))]
+        name = f"r{number}"
+        chain.add(spec(name, prompt, max_tokens=1, priority=rng.randint(-1, 1)))
+        bounds[name] = chain.scheduler.counters.computed_tokens + before(chain, name)
+        for _ in range(rng.randint(0, 2)):
+            chain.step()
+            for told in [told for told in bounds if chain.outputs.get(told)]:
+                assert chain.scheduler.counters.computed_tokens >= bounds.pop(told)
+        if rng.random() < 0.1:
+            chain.scheduler.abort(f"r{rng.randrange(number + 1)}")
+    forecast, done = pending(chain), chain.scheduler.counters.computed_tokens
+    chain.run()
+    assert forecast <= chain.scheduler.counters.computed_tokens - done
+    assert pending(chain) == 0
+
+
+def test_a_block_that_somebody_else_computed_is_no_longer_pending() -> None:
+    chain = Chain(usable=200, limits=SchedulerLimits(policy="priority", max_num_seqs=1))
+    chain.add(spec("runs", 16, first=5000, priority=-1))
+    chain.step()
+    chain.add(spec("old", 160, priority=1), spec("new", [*range(160), 7], max_tokens=1))
+    assert pending(chain) == 160 + 1
+    chain.scheduler.abort("runs")
+    chain.step()
+    assert chain.outputs["new"]
+    assert pending(chain) <= 1
 
 
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from([16, 64, 4096]), partial=st.integers(1, 4))
