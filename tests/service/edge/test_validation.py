@@ -24,10 +24,15 @@ def message(role="user", *texts):
     return pb.Message(role=role, content=[pb.ContentPart(text=text) for text in texts])
 
 
+def check(message_, limits):
+    """As a front does whose prompt needs no tokenizer."""
+    check_generate(message_, limits)
+    check_prompt("token_ids", list(message_.token_ids.ids), limits)
+
+
 def refused_field(message_, limits=LIMITS):
     with pytest.raises(InvalidRequestError) as caught:
-        check_generate(message_, limits)
-        check_prompt("token_ids", list(message_.token_ids.ids), limits)
+        check(message_, limits)
     return caught.value.field
 
 
