@@ -3,7 +3,8 @@
 Routers and callers that are asked to come back are told by this number, so it must not count work that a hit will save:
 a queue of siblings is one prefix and their tails. It is the full blocks that somebody in the queue is to compute, each
 until anybody has scheduled it, and what each request has besides full blocks. Blocks that are evicted meanwhile and
-leaders that are cancelled make it too small, never too large. Owner: the scheduler.
+leaders that are cancelled make it too small; it is too large by less than a block for each running prefill, which may
+stand in the middle of one that another promised. Owner: the scheduler.
 """
 
 from __future__ import annotations
