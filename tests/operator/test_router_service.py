@@ -94,6 +94,17 @@ async def test_verify_finds_an_exact_index_exact_and_names_what_is_missing(capsy
         assert sum(each["held"] for each in shown) == 32
 
 
+async def test_the_table_shows_addresses_whole_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    async with rig() as r:
+        command = ["cache", "verify", "--endpoint", f"127.0.0.1:{r.operator.grpc_port}"]
+        assert await asyncio.to_thread(main, command) == 0
+        printed = capsys.readouterr().out
+        assert all(r.address(index) in printed for index in range(2))
+
+
 class ForgetfulRouter:
     """An operator whose index lacks one hash of one pod and has one too many."""
 

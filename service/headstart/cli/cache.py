@@ -57,7 +57,8 @@ def run(parsed: argparse.Namespace) -> int:
         Console().print(table)
         return 0
 
-    return client.report_failure(show, parsed.endpoint)
+    hint = "is it a router? Use `headstart cache verify`, or --endpoint of a pod"
+    return client.report_failure(show, parsed.endpoint, not_offered=hint)
 
 
 class _Shape(NamedTuple):

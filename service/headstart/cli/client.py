@@ -23,6 +23,15 @@ KEY_VARIABLE = "HEADSTART_API_KEY"
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
 # The server takes prompts up to this size; answers with many logprobs may be as large.
 _MAX_MESSAGE_BYTES = 32 << 20
+_UNKNOWN_METHOD = "Method not found!"  # gRPC's own words, where a server has no such service
+# Words of gRPC's when no connection came about, and what they mean at this end.
+_HINTS = {
+    "Socket closed": "does {target} want TLS? Then add --tls or --ca-file",
+    "WRONG_VERSION_NUMBER": "does {target} speak plain text? Then leave out --tls and --ca-file",
+    "CERTIFICATE_VERIFY_FAILED": "--ca-file names who signed the server's certificate",
+    "http1.x": "{target} speaks HTTP; the gRPC port is another one, 50051 by default",
+    "": "is a pod running at {target}?",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +153,23 @@ def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
         yield cast(grpc.Channel, KeyedChannel(channel, access.key)) if access.key else channel
 
 
-def report_failure(action: Callable[[], int], target: str) -> int:
-    """Run `action`; a failed call becomes one line on stderr and exit code 1."""
+def report_failure(
+    action: Callable[[], int], target: str, *, not_offered: str = "is it the gRPC port of a pod or of a router?"
+) -> int:
+    """Run `action`; a failed call becomes one line on stderr and exit code 1.
+
+    `not_offered` is the hint for a server that has no such call.
+    """
     try:
         return action()
     except grpc.RpcError as error:
-        code, details = error.code(), error.details()
-        is_unreached = code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or "")
-        hint = f" (is a pod running at {target}?)" if is_unreached else ""
-        print(f"headstart: {code.name}: {details}{hint}", file=sys.stderr)
+        code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
+            details = f"{target} does not offer this ({not_offered})"
+        elif code is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details:
+            hint = next(hint for words, hint in _HINTS.items() if words in details)
+            details += f" ({hint.format(target=target)})"
+        print(f"headstart: {code.name}: {details}", file=sys.stderr)
         return 1
 
 

@@ -52,7 +52,8 @@ def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, i
         _show(results, is_json=is_json)
         return 0 if results and all(result.is_equal for result in results) else 1
 
-    return client.report_failure(verify, endpoint)
+    hint = "is it a pod? Use `headstart cache show`, or --endpoint of a router"
+    return client.report_failure(verify, endpoint, not_offered=hint)
 
 
 def compare(
@@ -114,7 +115,8 @@ def _show(results: list[Comparison], *, is_json: bool) -> None:
         return
     table = Table(title="the operator's index against its pods")
     for name in ("pod", "address", "blocks held", "stale in the index", "missing in the index", "verdict"):
-        table.add_column(name)
+        # Pods of one machine differ in the port alone.
+        table.add_column(name, no_wrap=name == "address")
     for result, row in zip(results, rows, strict=True):
         verdict = result.problem or ("exact" if result.is_equal else "DIFFERS")
         table.add_row(*(str(value) for value in row[:-1]), verdict)

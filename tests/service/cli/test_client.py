@@ -12,7 +12,7 @@ from headstart.cli import client, main
 from headstart.edge.entrance import EntranceOptions
 from headstart.errors import ConfigError
 from headstart_operator.connection import PodAccess
-from operator_rig import rig
+from operator_rig import rig, start_simulated_pod
 from support.certificates import Authority
 from support.doors import KEYS, write_keys
 
@@ -108,3 +108,41 @@ async def test_every_command_gets_in_with_key_and_certificate_and_says_why_not(
         code, _, told = await run(*asked, *pod, "--ca-file", str(authority.ca), tenant="t1")
         assert (code, told.startswith("headstart: UNAVAILABLE")) == (1, True)
         assert KEYS["t1"] not in told
+
+
+async def test_who_asks_a_pod_what_routers_know_is_told_so_and_the_reverse(capsys: pytest.CaptureFixture[str]) -> None:
+    async with rig(1) as r:
+        pod, router = r.address(0), f"127.0.0.1:{r.operator.grpc_port}"
+        health = f"127.0.0.1:{r.pods[0].health_port}"
+        for command, endpoint, hint in (
+            (["cache", "show"], router, "is it a router? Use `headstart cache verify`, or --endpoint of a pod"),
+            (["cache", "verify"], pod, "is it a pod? Use `headstart cache show`, or --endpoint of a router"),
+            (["generate", "hi"], health, "is it the gRPC port of a pod or of a router?"),
+        ):
+            assert await asyncio.to_thread(main, [*command, "--endpoint", endpoint, "--timeout", "20"]) == 1
+            told = f"headstart: UNIMPLEMENTED: {endpoint} does not offer this ({hint})\n"
+            assert capsys.readouterr().err == told
+
+
+async def test_a_connection_that_cannot_come_about_is_explained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    pair = authority.issue("pod")
+    tls = {"server__tls__cert_file": str(pair.cert), "server__tls__key_file": str(pair.key)}
+    locked, plain = await start_simulated_pod("locked", **tls), await start_simulated_pod("plain")
+    try:
+        for port, flags, hint in (
+            (locked.grpc_port, [], "(does 127.0.0.1:{} want TLS? Then add --tls or --ca-file)"),
+            (locked.grpc_port, ["--ca-file", str(other.ca)], "(--ca-file names who signed the server's certificate)"),
+            (plain.grpc_port, ["--tls"], "(does 127.0.0.1:{} speak plain text? Then leave out --tls and --ca-file)"),
+            (1, [], "(is a pod running at 127.0.0.1:{}?)"),
+        ):
+            command = ["tokenize", "hi", "--endpoint", f"127.0.0.1:{port}", "--timeout", "20", *flags]
+            assert await asyncio.to_thread(main, command) == 1
+            told = capfd.readouterr().err.splitlines()[-1]
+            assert told.startswith("headstart: UNAVAILABLE: ")
+            assert told.endswith(hint.format(port))
+    finally:
+        await locked.stop()
+        await plain.stop()
