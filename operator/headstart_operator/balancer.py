@@ -15,14 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
-from headstart.edge.validation import check_generate
-from headstart.errors import (
-    AlreadyExistsError,
-    HeadstartError,
-    InvalidRequestError,
-    NotFoundError,
-    UnavailableError,
-)
+from headstart.edge.validation import check_generate, unknown_model
+from headstart.errors import AlreadyExistsError, HeadstartError, InvalidRequestError, UnavailableError
 
 from headstart_operator.admission import Admission, Arrival, QueueLimits
 from headstart_operator.catalog import Catalog, Entry
@@ -212,7 +206,7 @@ class Balancer:
         if not self._fleet.is_ready:
             raise UnavailableError("the operator does not know its pods yet", retry_after_s=1.0)
         if model and self._known_models and model not in self._known_models:
-            raise NotFoundError("model: no pod serves a model of this name")
+            raise unknown_model(model, self._known_models)
         raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
 
     def _views(self, group: GroupKey) -> list[PodView]:

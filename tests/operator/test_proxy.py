@@ -97,7 +97,8 @@ async def test_a_limit_of_the_pods_own_is_refused_in_its_words() -> None:
 
 async def test_an_unknown_model_is_not_found_and_several_need_a_name() -> None:
     async with rig(1) as r:
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        told = "model: 'another' is not served here; served: 'simulated'"
+        with pytest.raises(grpc.aio.AioRpcError, match=told) as refusal:
             await generate(r.stub, _request(model="another"))
         assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
         assert len((await generate(r.stub, _request(model="simulated"))).token_ids[0]) == 4

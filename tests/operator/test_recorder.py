@@ -89,7 +89,7 @@ def test_a_request_is_one_record_of_all_its_choices(told: Told) -> None:
 @pytest.mark.parametrize(
     ("error", "deadline_s", "word"),
     [
-        (NotFoundError("model: no pod serves a model of this name"), None, "NOT_FOUND"),
+        (NotFoundError("model: 'x' is not served here; served: 'y'"), None, "NOT_FOUND"),
         (GeneratorExit(), None, "CANCELLED"),
         (GeneratorExit(), 103.0, "DEADLINE_EXCEEDED"),
         (RuntimeError(_SECRET), None, "INTERNAL"),

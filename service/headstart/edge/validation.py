@@ -8,7 +8,7 @@ or pools.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -22,6 +22,8 @@ _MAX_TEMPERATURE = 10.0
 _MAX_PENALTY = 2.0
 _MIN_REPETITION_PENALTY, _MAX_REPETITION_PENALTY = 0.01, 10.0
 _MAX_BIAS = 100.0
+_MAX_SHOWN_CHARS = 80
+_MAX_SHOWN_MODELS = 8
 
 
 def check_generate(request: inference_pb2.GenerateRequest, limits: Limits) -> None:
@@ -108,7 +110,15 @@ def check_cache_salt(cache_salt: str, max_bytes: int) -> None:
 
 def _check_model(model: str, limits: Limits) -> None:
     if model and model != limits.model:
-        raise NotFoundError(f"model: not served here; this pod serves {limits.model!r}")
+        raise unknown_model(model, [limits.model])
+
+
+def unknown_model(model: str, served: Collection[str]) -> NotFoundError:
+    """Names the model that was asked for, and those that are served: of both no more than a trailer can carry."""
+    asked = model if len(model) <= _MAX_SHOWN_CHARS else f"{model[:_MAX_SHOWN_CHARS]}..."
+    names = ", ".join(repr(name) for name in sorted(served)[:_MAX_SHOWN_MODELS])
+    more = " and others" if len(served) > _MAX_SHOWN_MODELS else ""
+    return NotFoundError(f"model: {asked!r} is not served here; served: {names}{more}")
 
 
 def _check_names(request: inference_pb2.GenerateRequest, limits: Limits) -> None:

@@ -4,7 +4,7 @@ import pytest
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2
 from headstart.edge.limits import Limits
-from headstart.edge.validation import check_generate, check_lookup, check_prompt, check_tokenize
+from headstart.edge.validation import check_generate, check_lookup, check_prompt, check_tokenize, unknown_model
 from headstart.errors import InvalidRequestError, NotFoundError
 
 LIMITS = Limits(model="tiny", max_len=256, vocab_size=1000, max_token_bytes=8)
@@ -166,11 +166,26 @@ def test_what_cannot_be_served_is_refused_by_the_name_of_its_field(field, bad):
 @pytest.mark.parametrize(
     "name", ["other", "../../etc/passwd", "/etc/passwd", "http://169.254.169.254/", "a" * 10_000, "%2e%2e"]
 )
-def test_an_unknown_model_or_adapter_is_not_found_and_not_repeated_in_the_answer(name):
-    for bad in (request(model=name), request(lora=name)):
-        with pytest.raises(NotFoundError) as caught:
-            check_generate(bad, LIMITS)
-        assert name not in str(caught.value)
+def test_an_unknown_adapter_is_not_found_and_not_repeated_in_the_answer(name):
+    with pytest.raises(NotFoundError) as caught:
+        check_generate(request(lora=name), LIMITS)
+    assert name not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["other", "../../etc/passwd", "a\nb", "a" * 10_000])
+def test_an_unknown_model_is_not_found_and_named_in_short_beside_what_is_served(name):
+    with pytest.raises(NotFoundError) as caught:
+        check_generate(request(model=name), LIMITS)
+    told = str(caught.value)
+    assert told.startswith(f"model: {name[:80]!r}"[:-1])
+    assert told.endswith("is not served here; served: 'tiny'")
+    assert len(told) < 200
+    assert "\n" not in told
+
+
+def test_of_many_models_that_are_served_a_few_are_named():
+    told = str(unknown_model("x", {f"model-{number}" for number in range(5000)}))
+    assert told.endswith("'model-1001', 'model-1002', 'model-1003' and others")
 
 
 def test_a_priority_is_refused_where_it_would_be_ignored():
