@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -150,8 +151,8 @@ async def start_operator(config: OperatorConfig) -> Operator:
     )
     health_server = grpc.aio.server(options=server_options())
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
-    health_port = bind(health_server, config.host, config.health_port)
     grpc_port = bind(server, config.host, config.grpc_port, entrance.tls)
+    health_port = bind(health_server, config.host, config.health_port)
     web = await _open_web(config, entrance, signals, health)
     web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
     entrance.start()
@@ -212,7 +213,10 @@ async def _open_web(config: OperatorConfig, entrance: Entrance, signals: Signals
 
 
 async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None]) -> int:
-    """One operator until a signal has it drain; a second signal ends it at once. The exit code."""
+    """One operator until a signal has it drain, SIGINT without the delay; a second signal ends it at once.
+
+    The exit code.
+    """
     operator = await start_operator(config)
     try:
         with stop_signals() as signals:
@@ -222,11 +226,14 @@ async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None])
             if ready.done():
                 on_ready(operator)
             ready.cancel()
-            await asked
-            _LOGGER.info("draining: %.0f s delay, then at most %.0f s", config.drain_delay_s, config.drain_timeout_s)
-            drained = asyncio.ensure_future(
-                operator.drain(delay_s=config.drain_delay_s, timeout_s=config.drain_timeout_s)
+            # Nobody's endpoint list names a router at a terminal.
+            delay_s = 0.0 if await asked == signal.SIGINT else config.drain_delay_s
+            _LOGGER.info(
+                "draining: %.0f s delay, then at most %.0f s; a second signal ends it at once",
+                delay_s,
+                config.drain_timeout_s,
             )
+            drained = asyncio.ensure_future(operator.drain(delay_s=delay_s, timeout_s=config.drain_timeout_s))
             hurried = asyncio.ensure_future(signals.get())
             await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
             drained.cancel()

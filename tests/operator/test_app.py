@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
+import socket
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,7 +17,7 @@ from headstart.config import load_settings
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
-from headstart_operator.app import start_operator
+from headstart_operator.app import Operator, serve, start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
 from operator_rig import generate, prompt, rig, until
 
@@ -39,11 +44,45 @@ def test_the_command_line_maps_every_setting_of_the_operator() -> None:
     assert config.grpc_port == 50051
 
 
+def _config(**changes: Any) -> OperatorConfig:
+    """Of an operator whose one pod does not answer, on ports of its own."""
+    ports = dict.fromkeys(("grpc_port", "health_port", "http_port", "metrics_port"), 0)
+    return OperatorConfig(**{"endpoints": ("127.0.0.1:1",), "host": "127.0.0.1", **ports, **changes})
+
+
+@pytest.mark.parametrize("port", ["grpc_port", "health_port", "http_port", "metrics_port"])
+async def test_a_taken_port_is_said_in_our_words_alone(port: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"^cannot listen on 127.0.0.1:{taken}: .* in use; choose another port$"):
+            await start_operator(_config(**{port: taken}))
+    assert capfd.readouterr().err == ""
+
+
+async def test_ctrl_c_ends_it_without_the_delay() -> None:
+    def interrupt(_: Operator) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert await asyncio.wait_for(serve(_config(drain_delay_s=3600), on_ready=interrupt), 30) == 0
+
+
+async def test_sigterm_keeps_the_delay_until_a_second_signal(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headstart_operator")
+
+    def end(_: Operator) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    leaving = asyncio.ensure_future(serve(_config(drain_delay_s=3600), on_ready=end))
+    await until(lambda: "draining: 3600 s delay" in caplog.text, 30)
+    assert not leaving.done()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await asyncio.wait_for(leaving, 30) == 0
+
+
 async def test_without_pods_it_is_ready_in_the_end_and_refuses_at_once() -> None:
-    config = OperatorConfig(
-        endpoints=("127.0.0.1:1",), host="127.0.0.1", grpc_port=0, health_port=0, http_port=0, metrics_port=0
-    )
-    operator = await start_operator(config)
+    operator = await start_operator(_config())
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{operator.grpc_port}") as channel:
             stub = rpc.InferenceStub(channel)

@@ -19,7 +19,7 @@ from headstart.app.entrance import entrance_options
 from headstart.app.loading import ModelLoading, Progress
 from headstart.config import Settings
 from headstart.edge.entrance import Entrance
-from headstart.edge.listening import stop_signals
+from headstart.edge.listening import check_port, stop_signals
 from headstart.edge.prompts import PromptReader
 from headstart.edge.web import Web
 from headstart.engine.handle import EngineHandle
@@ -29,7 +29,7 @@ from headstart.server.metrics import PodMetrics
 from headstart.server.pod_health import PodHealth
 from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.recorder import RequestRecorder
-from headstart.server.server import HealthServer, PodServer, PodServices, check_port, serve_until_stopped
+from headstart.server.server import HealthServer, PodServer, PodServices, serve_until_stopped
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
 from headstart.text.chat import ChatTemplate

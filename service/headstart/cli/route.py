@@ -16,7 +16,10 @@ if typing.TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "SIGTERM drains: requests are still taken for a delay, then only finished. A second one ends it."
+    parser.epilog = (
+        "SIGTERM drains: requests are still taken for a delay, then only finished. Ctrl-C does it without the delay. "
+        "A second signal ends it at once."
+    )
     add_settings_flags(parser, sections=OPERATOR_SECTIONS)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from headstart.edge.health import Probe
+from headstart.edge.listening import check_port
 from headstart.edge.tls import ServerTls
 from headstart.errors import ConfigError
 
@@ -30,6 +31,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Raises ConfigError when the address is taken or is none."""
+        check_port(self._host, self.port)
         await self._runner.setup()
         try:
             site = web.TCPSite(self._runner, self._host, self.port, reuse_port=False, ssl_context=self._context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import Iterator
 
 import grpc.aio
@@ -37,6 +38,7 @@ def server_options() -> list[tuple[str, int]]:
 
 def bind(server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = None) -> int:
     """The bound port, plain without `tls`. Raises ConfigError when the address is taken or is none."""
+    check_port(host, port)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:
@@ -48,6 +50,26 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls: ServerTls | None = 
     if not bound:
         raise ConfigError(f"cannot listen on {address}: the port is taken or the address is not this machine's")
     return bound
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises ConfigError when nobody could listen there now. 0 and names that do not resolve pass: `bind` judges them.
+
+    Known before anything is built on it, and said in our words: gRPC prints a line of its own.
+    """
+    if not port:
+        return
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
 
 
 @contextlib.contextmanager

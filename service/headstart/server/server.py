@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from dataclasses import dataclass
 
 import grpc.aio
@@ -25,7 +24,6 @@ from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options
 from headstart.edge.tracing import TracingInterceptor
 from headstart.engine.handle import EngineHandle
-from headstart.errors import ConfigError
 from headstart.server.completions import PodCompletions
 from headstart.server.inference import InferenceServicer
 from headstart.server.pod_health import PodHealth
@@ -145,23 +143,3 @@ async def serve_until_stopped(
     died.cancel()  # a step that outlasts the stop must not hold up the exit
     await server.stop()
     return not has_broken
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises ConfigError when nobody could listen there now. 0 and names that do not resolve pass: `bind` judges them.
-
-    Known before the model is loaded for minutes, and said in our words: gRPC prints a line of its own.
-    """
-    if not port:
-        return
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError as error:
-                raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None

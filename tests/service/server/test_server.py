@@ -10,9 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.edge.listening import stop_signals
-from headstart.errors import ConfigError
 from headstart.server.pod_health import PodHealth
-from headstart.server.server import HealthServer, PodServer, check_port, serve_until_stopped
+from headstart.server.server import HealthServer, PodServer, serve_until_stopped
 from service.server.conftest import channel_to, read, until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -140,14 +139,6 @@ async def test_a_step_that_does_not_end_holds_up_neither_the_exit_nor_the_last_m
     assert answer.finished().usage.completion_tokens == len(answer.token_ids()) > 0
     pod.runner.free()
     await until(lambda: not pod.engine.is_alive)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
-async def test_a_taken_port_is_known_before_anything_is_loaded(start_pod, host):
-    pod = await start_pod()
-    with pytest.raises(ConfigError, match=f"cannot listen on {host}:{pod.server.port}: Address already in use"):
-        check_port(host, pod.server.port)
-    check_port(host, 0)
 
 
 @pytest.mark.parametrize("second_signal", [False, True])
