@@ -2,7 +2,8 @@
 
 A pod counts as live while its stream talks. Streams end, pods restart and networks swallow packets: each time the next
 stream resumes where the last one was applied, or from a snapshot when the pod says that it cannot. Knows nothing of
-other pods or of requests. Owner of its state: the task that runs `follow`.
+other pods or of requests. A pod that stays away is tried every second and told of once. Owner of its state: the task
+that runs `follow`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Subscriber:
         self.silence = asyncio.Event()
         self.is_live = False
         self.num_digest_resyncs = 0
+        self._told = ""
 
     async def follow(self) -> AsyncGenerator[tuple[str, ...], None]:
         """Runs until it is closed. Yields after each change: the request ids that the pod has taken in, often none."""
@@ -65,27 +67,30 @@ class Subscriber:
                 self._resyncs[error.reason] += 1
                 self.num_digest_resyncs += error.reason == "digest"
                 self.replica.forget_position()
-                _LOGGER.warning("pod %s: out of step (%s), asking for a snapshot", self._ref.name, error.reason)
+                self._tell(logging.WARNING, f"out of step ({error.reason}), asking for a snapshot")
             except grpc.aio.AioRpcError as error:
                 self.is_live = False
-                self._tell(error.code())
+                self._tell_end(error.code())
             except TimeoutError:
                 self.is_live = False
                 self.silence.set()
-                _LOGGER.warning("pod %s: silent for %.1f s, no requests go there", self._ref.name, self._silence_s)
+                self._tell(logging.WARNING, f"silent for {self._silence_s:.1f} s, no requests go there")
             yield ()
             await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
-    def _tell(self, code: grpc.StatusCode) -> None:
+    def _tell_end(self, code: grpc.StatusCode) -> None:
         if code in REFUSALS:
-            _LOGGER.warning(
-                "pod %s: refuses the router (%s): operator.pod_key must be a key of one of its admin tenants",
-                self._ref.name,
-                code.name,
-            )
+            wanted = "operator.pod_key must be a key of one of its admin tenants"
+            self._tell(logging.WARNING, f"refuses the router ({code.name}): {wanted}")
         else:
-            _LOGGER.info("pod %s: its stream ended with %s", self._ref.name, code.name)
+            self._tell(logging.INFO, f"its stream ended with {code.name}")
+
+    def _tell(self, level: int, what: str) -> None:
+        """One line a change of state: what was said last holds until something else is."""
+        if what != self._told:
+            self._told = what
+            _LOGGER.log(level, "pod %s: %s", self._ref.name, what)
 
     async def _watch_once(self) -> AsyncGenerator[tuple[str, ...], None]:
         epoch, seq = self.replica.begin()
@@ -108,6 +113,9 @@ class Subscriber:
         """The index and the load are both of this process now."""
         self.is_live = True
         self._backoff_s = _FIRST_BACKOFF_S
+        if self._told:
+            _LOGGER.info("pod %s: followed again", self._ref.name)
+            self._told = ""
         if self.silence.is_set():
             self.silence = asyncio.Event()
 
