@@ -381,7 +381,9 @@ def _explain(detail: ErrorDetails, overrides: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         sections = {setting.key.rpartition(".")[0] for setting in list_settings()} - {""}
-        return f"no setting is named {key}{nearest(key, [s.key for s in list_settings()] + sorted(sections))}"
+        # Only keys of the file come this far: the other sources are checked before, each under its own name.
+        origin = os.environ.get(CONFIG_FILE_VARIABLE, "")
+        return f"{origin}: no setting is named {key}{nearest(key, [s.key for s in list_settings()] + sorted(sections))}"
     secrets = {setting.key for setting in list_settings() if setting.field.annotation is SecretStr}
     got = "" if key in secrets else f", not {detail['input']!r}"
     flag = next((setting.flag for setting in list_settings() if setting.key == key and key in overrides), "")

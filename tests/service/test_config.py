@@ -98,6 +98,16 @@ def test_a_missing_yaml_file_is_an_error_and_an_empty_one_is_not(yaml_file: Path
     assert (load_settings({}).cache.enable_prefix_caching, load_settings({}).deterministic) == (False, True)
 
 
+def test_each_misspelt_key_of_the_yaml_file_is_told_with_the_files_name_and_the_nearest(yaml_file: Path) -> None:
+    yaml_file.write_text("cache: {blok_size: 8}\nschedular: {policy: fcfs}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings({})
+    assert sorted(str(caught.value).splitlines()) == [
+        f"{yaml_file}: no setting is named cache.blok_size (did you mean cache.block_size?)",
+        f"{yaml_file}: no setting is named schedular (did you mean scheduler?)",
+    ]
+
+
 def test_a_misspelt_secret_file_names_the_nearest_and_a_mounts_dot_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / ".hidden").write_text("x")
