@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from headstart.cli import main
+from headstart.cli.bench.scheduler import bytes_per_block
 
 POLICIES = {"prefix", "least-loaded", "round-robin"}
 
@@ -30,6 +31,12 @@ def test_the_schedulers_last_line_holds_its_cost_at_three_sizes(capsys: pytest.C
     assert list(result) == ["us_per_request_step"]
     assert list(result["us_per_request_step"]) == ["32", "128", "256"]
     assert all(cost > 0 for cost in result["us_per_request_step"].values())
+
+
+def test_the_memory_of_a_block_includes_its_hash_and_keeps_its_bound() -> None:
+    # The hash, its entry in the map, the block's number, and a word in four lists of the pool and two of a table.
+    least = 65 + 3 * 8 + 28 + 6 * 8
+    assert least < bytes_per_block(10_000) <= 260
 
 
 def test_the_routing_line_compares_all_policies_with_the_static_partition(capsys: pytest.CaptureFixture[str]) -> None:
