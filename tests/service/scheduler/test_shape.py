@@ -1,4 +1,8 @@
-"""`schedule()` stays readable in one sitting: 60 lines, 150 with every method that it reaches."""
+"""`schedule()` stays readable in one sitting: 60 lines, 150 with every method of the scheduler's own that it reaches.
+
+Lines of code are counted, without docstrings, comments and blank lines. What it calls of the parts that it holds (the block
+manager, the gate, the plan's builder, the queues) is not: each of them is read on its own.
+"""
 
 import ast
 from pathlib import Path
