@@ -1,7 +1,7 @@
 """`schedule()` stays readable in one sitting: 60 lines, 150 with every method of the scheduler's own that it reaches.
 
-Lines of code are counted, without docstrings, comments and blank lines. What it calls of the parts that it holds (the block
-manager, the gate, the plan's builder, the queues) is not: each of them is read on its own.
+Lines of code are counted, without docstrings, comments and blank lines. Not counted is what it calls of the parts that
+it holds (the block manager, the gate, the plan's builder, the queues): each of them is read on its own.
 """
 
 import ast

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.edge.listening import stop_signals
+from headstart.errors import ConfigError
 from headstart.server.pod_health import PodHealth
 from headstart.server.server import HealthServer, PodServer, serve_until_stopped
 from service.server.conftest import channel_to, read, until
