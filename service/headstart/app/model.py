@@ -19,7 +19,6 @@ from typing import Any
 
 from headstart_kernels.select import NATIVE, REFERENCE, select_backend
 
-from headstart.app.loading import Progress
 from headstart.app.numerics import numerics_id
 from headstart.app.sizing import available_memory, count_blocks, fit_max_len
 from headstart.config import Settings
@@ -28,7 +27,7 @@ from headstart.model.config import ModelConfig
 from headstart.model.kv import DTYPE_BYTES, kv_bytes_per_block
 from headstart.model.layout import tensor_shapes
 from headstart.model.source import resolve_source
-from headstart.model.weights import Checkpoint, open_checkpoint
+from headstart.model.weights import Checkpoint, Progress, open_checkpoint
 from headstart.runner.model_runner import Forward, ModelRunner
 from headstart.runner.runner import Runner
 from headstart.runner.simulated_runner import SimulatedRunner
