@@ -22,7 +22,7 @@ from headstart.edge.access import AuthInterceptor
 from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer, Probe
 from headstart.edge.interceptor import StatusInterceptor
-from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options, stop_signals
+from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, check_port, server_options, stop_signals
 from headstart.edge.tracing import TracingInterceptor
 from headstart.edge.web import Web
 from headstart.telemetry.requests import RequestInstruments
@@ -121,6 +121,8 @@ class Operator:
 
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
+    for port in (config.grpc_port, config.health_port, config.http_port, config.metrics_port):
+        check_port(config.host, port)
     entrance = Entrance(config.entrance)
     connect = PodConnector(config.pod_access).connect
     source = open_source(config)

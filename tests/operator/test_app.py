@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -19,7 +20,7 @@ from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
 from headstart_operator.app import Operator, serve, start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
-from operator_rig import generate, prompt, rig, until
+from operator_rig import generate, prompt, rig, start_simulated_pod, until
 
 
 def test_endpoints_are_read_in_order_and_once() -> None:
@@ -44,8 +45,16 @@ def test_the_command_line_maps_every_setting_of_the_operator() -> None:
     assert config.grpc_port == 50051
 
 
+@pytest.fixture
+async def pod() -> AsyncIterator[str]:
+    """The address of one that runs: without it an operator takes its time to be ready."""
+    started = await start_simulated_pod("pod")
+    yield f"127.0.0.1:{started.grpc_port}"
+    await started.stop()
+
+
 def _config(**changes: Any) -> OperatorConfig:
-    """Of an operator whose one pod does not answer, on ports of its own."""
+    """By default of an operator whose one pod does not answer; on ports of its own."""
     ports = dict.fromkeys(("grpc_port", "health_port", "http_port", "metrics_port"), 0)
     return OperatorConfig(**{"endpoints": ("127.0.0.1:1",), "host": "127.0.0.1", **ports, **changes})
 
@@ -61,20 +70,20 @@ async def test_a_taken_port_is_said_in_our_words_alone(port: str, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-async def test_ctrl_c_ends_it_without_the_delay() -> None:
+async def test_ctrl_c_ends_it_without_the_delay(pod: str) -> None:
     def interrupt(_: Operator) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    assert await asyncio.wait_for(serve(_config(drain_delay_s=3600), on_ready=interrupt), 30) == 0
+    assert await asyncio.wait_for(serve(_config(endpoints=(pod,), drain_delay_s=3600), on_ready=interrupt), 30) == 0
 
 
-async def test_sigterm_keeps_the_delay_until_a_second_signal(caplog: pytest.LogCaptureFixture) -> None:
+async def test_sigterm_keeps_the_delay_until_a_second_signal(pod: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headstart_operator")
 
     def end(_: Operator) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    leaving = asyncio.ensure_future(serve(_config(drain_delay_s=3600), on_ready=end))
+    leaving = asyncio.ensure_future(serve(_config(endpoints=(pod,), drain_delay_s=3600), on_ready=end))
     await until(lambda: "draining: 3600 s delay" in caplog.text, 30)
     assert not leaving.done()
     os.kill(os.getpid(), signal.SIGINT)

@@ -32,8 +32,10 @@ async def test_grpc_and_http_say_the_same_of_it_and_grpc_prints_nothing(
     taken: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = f"^cannot listen on 127.0.0.1:{taken}: Address already in use; choose another port$"
+    server = grpc.aio.server()
     with pytest.raises(ConfigError, match=told):
-        bind(grpc.aio.server(), "127.0.0.1", taken)
+        bind(server, "127.0.0.1", taken)
+    await server.stop(None)
     with pytest.raises(ConfigError, match=told):
         await HttpServer(web.Application(), host="127.0.0.1", port=taken).start()
     assert capfd.readouterr().err == ""
