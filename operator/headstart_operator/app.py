@@ -121,8 +121,7 @@ class Operator:
 
 async def start_operator(config: OperatorConfig) -> Operator:
     """An operator whose ports are open; it becomes ready by itself. Raises ConfigError that says what to change."""
-    for port in (config.grpc_port, config.health_port, config.http_port, config.metrics_port):
-        check_port(config.host, port)
+    _check_ports(config)
     entrance = Entrance(config.entrance)
     connect = PodConnector(config.pod_access).connect
     source = open_source(config)
@@ -179,6 +178,12 @@ async def start_operator(config: OperatorConfig) -> Operator:
         source=source,
         learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
     )
+
+
+def _check_ports(config: OperatorConfig) -> None:
+    """Before anything is built that would have to be taken down again. Raises ConfigError."""
+    for port in (config.grpc_port, config.health_port, config.http_port, config.metrics_port):
+        check_port(config.host, port)
 
 
 def _server(
