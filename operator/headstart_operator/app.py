@@ -22,7 +22,15 @@ from headstart.edge.access import AuthInterceptor
 from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer, Probe
 from headstart.edge.interceptor import StatusInterceptor
-from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, check_port, server_options, stop_signals
+from headstart.edge.listening import (
+    MAX_CONCURRENT_CALLS,
+    MAX_PROBE_BYTES,
+    bind,
+    check_port,
+    server_options,
+    stop_signals,
+)
+from headstart.edge.message_sizes import SizeInterceptor
 from headstart.edge.tracing import TracingInterceptor
 from headstart.edge.web import Web
 from headstart.telemetry.requests import RequestInstruments
@@ -149,8 +157,9 @@ async def start_operator(config: OperatorConfig) -> Operator:
         RouterServicer(fleet, balancer),
         health_servicer,
         signals,
+        catalog,
     )
-    health_server = grpc.aio.server(options=server_options())
+    health_server = grpc.aio.server(options=server_options(max_receive_bytes=MAX_PROBE_BYTES))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
     grpc_port = bind(server, config.host, config.grpc_port, entrance.tls)
     health_port = bind(health_server, config.host, config.health_port)
@@ -192,10 +201,16 @@ def _server(
     router: RouterServicer,
     health: HealthServicer,
     signals: Signals,
+    catalog: Catalog,
 ) -> grpc.aio.Server:
     guards = [AuthInterceptor(entrance.gate)] if entrance.gate is not None else []
     server = grpc.aio.server(
-        interceptors=[StatusInterceptor(), *guards, TracingInterceptor(signals.tracer)],
+        interceptors=[
+            StatusInterceptor(),
+            *guards,
+            SizeInterceptor(catalog.widest_limits),
+            TracingInterceptor(signals.tracer),
+        ],
         options=server_options(),
         maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
     )

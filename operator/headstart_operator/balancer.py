@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.limits import Limits
 from headstart.edge.validation import check_generate, unknown_model
 from headstart.errors import AlreadyExistsError, HeadstartError, InvalidRequestError, UnavailableError
 
@@ -185,6 +186,12 @@ class Balancer:
         """What is served now, each model once."""
         models = {group.model for group in self._fleet.groups()}
         return [(await self.entry(model)).model for model in sorted(models)]
+
+    async def limits(self) -> Limits:
+        """What is above them no model served here could take. Raises UnavailableError when there is none."""
+        if not self._catalog.is_informed:
+            await self.models()
+        return self._catalog.widest_limits()
 
     def explain(self, job: Job) -> list[Ranked]:
         """All candidates for a job, the best first, whether they have room or not."""

@@ -65,6 +65,12 @@ class Catalog:
         self._models: dict[PodKey, pb.Model] = {}
         self._texts: dict[str, _Text] = {}
         self._learning: dict[PodKey, asyncio.Task[None]] = {}
+        self._widest: Limits | None = None
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether any pod has said what it serves."""
+        return bool(self._models)
 
     async def entry(self, views: Sequence[PodView]) -> Entry:
         """Of the group that these pods make up. Waits for the first answer when none of them is known yet.
@@ -92,6 +98,7 @@ class Catalog:
         present = {view.key for view in views}
         for key in self._models.keys() - present:
             del self._models[key]
+            self._widest = None
         for key in self._learning.keys() - present:
             self._learning.pop(key).cancel()
         fingerprints = {view.group.tokenizer_fingerprint for view in views}
@@ -99,6 +106,23 @@ class Catalog:
             # Its threads end by themselves once the last prompt that is being read lets go of them.
             del self._texts[fingerprint]
         self._learn(views)
+
+    def widest_limits(self) -> Limits:
+        """What is above them none of the models known now could take. Raises UnavailableError while none is known."""
+        if not self._models:
+            raise UnavailableError("no pod has said yet what it serves", retry_after_s=1.0)
+        if self._widest is None:
+            models = self._models.values()
+            self._widest = Limits(
+                model="",
+                max_len=max(model.context_length for model in models),
+                vocab_size=max(model.vocab_size for model in models),
+                max_token_bytes=max((text.max_token_bytes for text in self._texts.values()), default=1),
+                max_prompt_bytes=self._max_prompt_bytes,
+                max_n=_MAX_N,
+                max_stop_strings=_MAX_STOP_STRINGS,
+            )
+        return self._widest
 
     async def close(self) -> None:
         for task in self._learning.values():
@@ -128,6 +152,7 @@ class Catalog:
             _LOGGER.warning("pod %s does not say what it serves: %s", view.name, reason)
         else:
             self._models[view.key] = model
+            self._widest = None
         finally:
             self._learning.pop(view.key, None)
 

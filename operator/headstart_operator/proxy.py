@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.limits import Limits
 from headstart.telemetry.propagation import outgoing_headers
 from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
@@ -124,6 +125,9 @@ class Proxy:
 
     async def models(self) -> Sequence[pb.Model]:
         return await self._balancer.models()
+
+    async def limits(self) -> Limits:
+        return await self._balancer.limits()
 
     async def generate(
         self, request: pb.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""

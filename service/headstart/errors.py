@@ -24,6 +24,10 @@ class InvalidRequestError(HeadstartError):
         self.reason = reason
 
 
+class TooLargeError(InvalidRequestError):
+    """`field` has more bytes than any request that could be served, so it was not looked into."""
+
+
 class UnauthenticatedError(HeadstartError):
     """No key, or none that is known. The text never says which part of a key was right."""
 

@@ -164,3 +164,18 @@ async def test_pods_that_do_not_answer_do_not_hold_up_those_that_do(
             channel=nowhere,
         )
         assert (await catalog.entry([dead, view])).model.name == "m"
+
+
+async def test_the_widest_limits_are_those_of_all_pods_together_for_as_long_as_they_are_there(
+    stack: AsyncExitStack, catalog: Catalog, tokenizer: Tokenizer
+) -> None:
+    with pytest.raises(UnavailableError, match="no pod has said yet"):
+        catalog.widest_limits()
+    pods = [Pod(tokenizer, context_length=length) for length in (100, 200)]
+    views = [await _serve(stack, pod, name, tokenizer.fingerprint) for pod, name in zip(pods, ("a", "b"), strict=True)]
+    found = []
+    for view in views:
+        await catalog.entry([view])
+        found.append(catalog.widest_limits().max_len)
+    catalog.learn(views[:1])
+    assert [*found, catalog.widest_limits().max_len] == [100, 200, 100]

@@ -205,6 +205,7 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         prefix_cache=PrefixCacheServicer(engine, identity=identity, limits=limits, hash_root=assembly.hash_root),
         tracer=signals.tracer,
         entrance=fronts.entrance,
+        limits=limits,
     )
     server = PodServer(services, health, host=settings.server.host, port=settings.server.grpc_port)
     metrics = PodMetrics(signals.meter, engine, identity=identity)

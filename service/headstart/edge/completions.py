@@ -14,6 +14,7 @@ import grpc.aio
 from headstart.contract.proto import inference_pb2
 from headstart.edge.interceptor import PUSHBACK_KEY
 from headstart.errors import HeadstartError, InvalidRequestError, UnavailableError
+from headstart.edge.limits import Limits
 
 
 class Completions(Protocol):
@@ -27,6 +28,9 @@ class Completions(Protocol):
         """What is served now, without duplicates."""
 
     def generate(
+    async def limits(self) -> Limits:
+        """What is above them no model served here could take. Raises UnavailableError when there is none."""
+
         self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """The messages of one Generate call; `deadline_s` is on the monotonic clock. Raises HeadstartError.

@@ -6,10 +6,12 @@ Knows nothing of requests for text. Owner of its state: whoever started it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 
 from headstart.edge.health import Probe
+from headstart.edge.http_answers import AnsweringRunner, Refusal
 from headstart.edge.listening import check_port
 from headstart.edge.tls import ServerTls
 from headstart.errors import ConfigError
@@ -20,14 +22,30 @@ _LAST_WORDS_S = 1.0
 
 
 class HttpServer:
-    """`port` is the one that was bound, for a wish of 0, once it has started."""
+    """`port` is the one that was bound, for a wish of 0, once it has started.
 
-    def __init__(self, app: web.Application, *, host: str, port: int, tls: ServerTls | None = None) -> None:
+    Bodies are not unpacked. With `refuse` no refusal has a form but the one that it gives.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        refuse: Refusal | None = None,
+    ) -> None:
         self._host = host
         self._context = tls.http_context() if tls is not None else None
         self.port = port
-        # A client that leaves cancels its handler, and so its request.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S)
+        options: dict[str, Any] = {
+            "handler_cancellation": True,  # a client that leaves cancels its handler, and so its request
+            "access_log": None,
+            "shutdown_timeout": _LAST_WORDS_S,
+            "auto_decompress": False,  # it would unpack without an end
+        }
+        self._runner = web.AppRunner(app, **options) if refuse is None else AnsweringRunner(app, refuse, **options)
 
     async def start(self) -> None:
         """Raises ConfigError when the address is taken or is none."""

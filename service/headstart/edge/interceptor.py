@@ -15,6 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -74,8 +75,8 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: HeadstartErr
 def _with_one_status(inner: Handler, method: str) -> Handler:
     async def behavior(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            if isinstance(request, _Malformed):
-                raise InvalidRequestError("request", "not a message of this method's type")
+            if isinstance(request, Unread):
+                raise request.error
             return await inner(request, context)
         except HeadstartError as error:
             await abort(context, error)
@@ -102,8 +103,11 @@ def _unexpected(error: Exception, request: object, method: str) -> HeadstartErro
     return HeadstartError(f"internal error; the log has the details under {reference}")
 
 
-class _Malformed:
-    """Stands for a request whose bytes are no message."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Stands for a request whose bytes were not made a message, and says why. Made where bytes are parsed."""
+
+    error: HeadstartError
 
 
 def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
@@ -115,7 +119,7 @@ def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], A
         try:
             return deserialize(raw)
         except DecodeError:
-            return _Malformed()
+            return Unread(InvalidRequestError("request", "not a message of this method's type"))
 
     return decode
 

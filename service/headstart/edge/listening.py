@@ -14,6 +14,9 @@ from headstart.edge.tls import ServerTls
 from headstart.errors import ConfigError
 
 MAX_RECEIVE_BYTES = 32 * 1024 * 1024
+MAX_PROBE_BYTES = 64 * 1024
+"""On a port for probes alone, which is open to everybody."""
+
 MIN_PING_INTERVAL_S = 5.0
 """Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
 
@@ -22,9 +25,9 @@ MAX_CONCURRENT_CALLS = 4096
 """Above it gRPC answers RESOURCE_EXHAUSTED by itself."""
 
 
-def server_options() -> list[tuple[str, int]]:
+def server_options(*, max_receive_bytes: int = MAX_RECEIVE_BYTES) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),

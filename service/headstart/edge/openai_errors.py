@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from headstart.edge.openai_requests import openai_param
-from headstart.errors import HeadstartError, InvalidRequestError, UnauthenticatedError, UnavailableError
+from headstart.errors import (
+    HeadstartError,
+    InvalidRequestError,
+    TooLargeError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
 _HTTP_STATUSES: Mapping[str, int] = {
     "INVALID_ARGUMENT": 400,
@@ -33,6 +39,8 @@ _KINDS: Mapping[int, str] = {
 
 def http_status(error: HeadstartError) -> int:
     """The HTTP status of an error; 500 for what has no better one."""
+    if isinstance(error, TooLargeError):
+        return 413
     return _HTTP_STATUSES.get(error.status, 500)
 
 

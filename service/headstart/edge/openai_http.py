@@ -21,11 +21,15 @@ from opentelemetry.trace import Tracer
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import CALLER
 from headstart.edge.completions import Completions
+from headstart.edge.http_body import read_body
 from headstart.edge.interleave import interleave
 from headstart.edge.openai_errors import error_body, error_headers, http_status
 from headstart.edge.openai_requests import (
+from headstart.edge.limits import Limits
     GenerationBody,
     chat_request,
+    ChatBody,
+    CompletionBody,
     completion_requests,
     parse_chat,
     parse_completion,
@@ -33,11 +37,10 @@ from headstart.edge.openai_requests import (
 from headstart.edge.openai_responses import Answer, model_entry, model_list
 from headstart.errors import HeadstartError, InternalError, InvalidRequestError, NotFoundError, UnavailableError
 from headstart.telemetry.propagation import incoming_context
+from headstart.edge.openai_sizes import max_body_bytes
 from headstart.telemetry.spans import mark_error, server_span
 
-# Parsing holds the interpreter lock, some 10 ms a MiB: this bounds what one body can hold up.
-MAX_BODY_BYTES = 8 << 20
-# Parsing more than this would hold up the event loop for a millisecond or more.
+# Parsing more than this would hold up the event loop for milliseconds.
 _PARSE_INLINE_BYTES = 64 << 10
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -48,6 +51,7 @@ _LOGGER = logging.getLogger(__name__)
 _BodyT = TypeVar("_BodyT", bound=GenerationBody)
 _Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Messages = AsyncIterator[tuple[int, pb.GenerateResponse]]
+_Requests = list[pb.GenerateRequest]
 
 
 class OpenAiFront:
@@ -58,11 +62,13 @@ class OpenAiFront:
         self._completions: Completions | None = None
 
     def attach(self, completions: Completions) -> None:
+        # Threads that parse hold the interpreter lock: of several, each may have its turn before the event loop has.
+        self._parsing = asyncio.Lock()
         self._completions = completions
 
     def application(self) -> web.Application:
         """A new application with these routes; its owner may add others."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answer_errors])
+        app = web.Application(middlewares=[self._answer_errors])
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{name:.+}", self._show_model)
         app.router.add_post("/v1/completions", self._traced(self._complete))
@@ -82,11 +88,9 @@ class OpenAiFront:
         raise NotFoundError("model: not served here; GET /v1/models lists what is")
 
     async def _chat(self, http_request: web.Request) -> web.StreamResponse:
-        body = await _body(http_request, parse_chat)
-        request_id = body.request_id or secrets.token_hex(12)
-        requests = [chat_request(body, request_id)]
+        body, requests = await self._read(http_request, _chat)
         answer = Answer(
-            f"chatcmpl-{request_id}",
+            f"chatcmpl-{requests[0].request_id}",
             model=await self._model_name(body),
             is_chat=True,
             num_choices=body.num_choices,
@@ -95,11 +99,9 @@ class OpenAiFront:
         return await self._answer(http_request, body, requests, answer)
 
     async def _complete(self, http_request: web.Request) -> web.StreamResponse:
-        body = await _body(http_request, parse_completion)
-        request_id = body.request_id or secrets.token_hex(12)
-        requests = completion_requests(body, request_id)
+        body, requests = await self._read(http_request, _completion)
         answer = Answer(
-            f"cmpl-{request_id}",
+            f"cmpl-{requests[0].request_id}",
             model=await self._model_name(body),
             is_chat=False,
             num_calls=len(requests),
@@ -109,6 +111,17 @@ class OpenAiFront:
         return await self._answer(http_request, body, requests, answer)
 
     # -- answers
+
+    async def _read(
+        self, http_request: web.Request, understand: Callable[[bytes, Limits], tuple[_BodyT, _Requests]]
+    ) -> tuple[_BodyT, _Requests]:
+        """What was sent, and what it asks for. Raises InvalidRequestError."""
+        limits = await self._open().limits()
+        raw = await read_body(http_request, max_bytes=max_body_bytes(limits))
+        if len(raw) <= _PARSE_INLINE_BYTES:
+            return understand(raw, limits)
+        async with self._parsing:
+            return await asyncio.to_thread(understand, raw, limits)
 
     async def _answer(
         self, http_request: web.Request, body: GenerationBody, requests: Sequence[pb.GenerateRequest], answer: Answer
@@ -177,9 +190,14 @@ class OpenAiFront:
         return traced
 
 
-async def _body(http_request: web.Request, parse: Callable[[bytes], _BodyT]) -> _BodyT:
-    raw = await http_request.read()
-    return parse(raw) if len(raw) <= _PARSE_INLINE_BYTES else await asyncio.to_thread(parse, raw)
+def _chat(raw: bytes, limits: Limits) -> tuple[ChatBody, _Requests]:
+    body = parse_chat(raw, limits)
+    return body, [chat_request(body, body.request_id or secrets.token_hex(12))]
+
+
+def _completion(raw: bytes, limits: Limits) -> tuple[CompletionBody, _Requests]:
+    body = parse_completion(raw, limits)
+    return body, completion_requests(body, body.request_id or secrets.token_hex(12))
 
 
 async def _stream(
@@ -219,15 +237,18 @@ def _refusal(error: HeadstartError) -> web.Response:
     return web.json_response(error_body(error), status=http_status(error), headers=error_headers(error))
 
 
-def _http_refusal(error: web.HTTPException) -> web.StreamResponse:
-    """aiohttp's own refusals (no such path, too large), in the same form as ours."""
-    refused = InvalidRequestError("request", (error.reason or "refused").lower())
-    return web.json_response(error_body(refused), status=error.status, headers=_allow_header(error))
+def refuse(status: int, reason: str) -> web.Response:
+    """A refusal of HTTP itself, in the same form as ours."""
+    error = InternalError(reason) if status >= 500 else InvalidRequestError("request", reason)
+    return web.json_response(error_body(error), status=status)
 
 
-def _allow_header(error: web.HTTPException) -> dict[str, str]:
-    allowed = error.headers.get("Allow")
-    return {"Allow": allowed} if allowed else {}
+def _http_refusal(error: web.HTTPException) -> web.Response:
+    """aiohttp's, such as of a path that is none."""
+    answer = refuse(error.status, error.reason.lower())
+    if "Allow" in error.headers:
+        answer.headers["Allow"] = error.headers["Allow"]
+    return answer
 
 
 def _unexpected(error: Exception, http_request: web.Request) -> HeadstartError:

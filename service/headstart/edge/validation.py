@@ -34,7 +34,7 @@ def check_generate(request: inference_pb2.GenerateRequest, limits: Limits) -> No
     _check_names(request, limits)
     match request.WhichOneof("prompt"):
         case "token_ids":
-            _check_prompt_length("token_ids", len(request.token_ids.ids), limits)
+            check_prompt_length("token_ids", len(request.token_ids.ids), limits)
         case "text":
             _check_text("text", request.text, limits)
         case "chat":
@@ -66,11 +66,12 @@ def check_prompt(field: str, token_ids: Sequence[int], limits: Limits) -> None:
 
     Give it a list or a tuple: to walk the ids within a message takes several times as long.
     """
-    _check_prompt_length(field, len(token_ids), limits)
+    check_prompt_length(field, len(token_ids), limits)
     _check_ids(field, token_ids, limits)
 
 
-def _check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
+def check_prompt_length(field: str, num_tokens: int, limits: Limits) -> None:
+    """The part of `check_prompt` that only counts."""
     if num_tokens == 0:
         raise InvalidRequestError(field, "the prompt is empty; send at least one token")
     if num_tokens + 1 > limits.max_len:

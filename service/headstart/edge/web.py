@@ -16,7 +16,7 @@ from headstart.edge.completions import Completions
 from headstart.edge.entrance import Entrance
 from headstart.edge.health import Probe
 from headstart.edge.http_server import HttpServer, add_metrics, add_probes
-from headstart.edge.openai_http import OpenAiFront
+from headstart.edge.openai_http import OpenAiFront, refuse
 from headstart.telemetry.signals import Signals
 
 _REFRESH_S = 1.0
@@ -49,7 +49,7 @@ class Web:
         scraped = web.Application()
         for app in (served, scraped):
             add_metrics(app, self._exposition)
-        self._http = HttpServer(served, host=host, port=http_port, tls=entrance.tls)
+        self._http = HttpServer(served, host=host, port=http_port, tls=entrance.tls, refuse=refuse)
         self._scraped = HttpServer(scraped, host=host, port=metrics_port)
 
     @property

@@ -70,6 +70,9 @@ class PodCompletions:
 
     def stop(self) -> None:
         """End every call: each choice finishes as cancelled with what it has, then the call is UNAVAILABLE."""
+    async def limits(self) -> Limits:
+        return self._limits
+
         self._is_stopping = True
         for stream in self._streams:
             self._engine.cancel(stream.request_id)

@@ -21,7 +21,9 @@ from headstart.edge.access import AuthInterceptor
 from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
-from headstart.edge.listening import MAX_CONCURRENT_CALLS, bind, server_options
+from headstart.edge.limits import Limits
+from headstart.edge.listening import MAX_CONCURRENT_CALLS, MAX_PROBE_BYTES, bind, server_options
+from headstart.edge.message_sizes import SizeInterceptor
 from headstart.edge.tracing import TracingInterceptor
 from headstart.engine.handle import EngineHandle
 from headstart.server.completions import PodCompletions
@@ -45,6 +47,7 @@ class PodServices:
     prefix_cache: PrefixCacheServicer
     tracer: Tracer
     entrance: Entrance
+    limits: Limits
 
 
 class HealthServer:
@@ -52,7 +55,7 @@ class HealthServer:
 
     def __init__(self, health: PodHealth, *, host: str, port: int) -> None:
         self._servicer = HealthServicer(health.probes())
-        self._server = grpc.aio.server(options=server_options())
+        self._server = grpc.aio.server(options=server_options(max_receive_bytes=MAX_PROBE_BYTES))
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
         self.port = bind(self._server, host, port)
 
@@ -74,7 +77,12 @@ class PodServer:
         gate = services.entrance.gate
         guards = [AuthInterceptor(gate)] if gate is not None else []
         self._server = grpc.aio.server(
-            interceptors=[StatusInterceptor(), *guards, TracingInterceptor(services.tracer)],
+            interceptors=[
+                StatusInterceptor(),
+                *guards,
+                SizeInterceptor(lambda: services.limits),
+                TracingInterceptor(services.tracer),
+            ],
             options=server_options(),
             maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
         )

@@ -7,35 +7,31 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from headstart.edge.openai_requests import (
-    MAX_PROMPTS,
-    chat_request,
-    completion_requests,
-    openai_param,
-    parse_chat,
-    parse_completion,
-)
+from headstart.edge.limits import Limits
+from headstart.edge.openai_requests import chat_request, completion_requests, openai_param, parse_chat, parse_completion
+from headstart.edge.openai_sizes import MAX_PROMPTS
 from headstart.errors import InvalidRequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
+_LIMITS = Limits(model="tiny", max_len=256, vocab_size=1000, max_token_bytes=8)
 _MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 def _chat(**fields: Any) -> dict[str, Any]:
     raw = json.dumps({"messages": _MESSAGES, **fields}).encode()
-    return MessageToDict(chat_request(parse_chat(raw), "id"), preserving_proto_field_name=True)
+    return MessageToDict(chat_request(parse_chat(raw, _LIMITS), "id"), preserving_proto_field_name=True)
 
 
 def _completions(**fields: Any) -> list[dict[str, Any]]:
     raw = json.dumps({"prompt": "hello", **fields}).encode()
-    requests = completion_requests(parse_completion(raw), "id")
+    requests = completion_requests(parse_completion(raw, _LIMITS), "id")
     return [MessageToDict(request, preserving_proto_field_name=True) for request in requests]
 
 
 def _refused_field(parse: Any, **fields: Any) -> str:
     with pytest.raises(InvalidRequestError) as refused:
-        parse(json.dumps(fields).encode())
+        parse(json.dumps(fields).encode(), _LIMITS)
     return refused.value.field
 
 
@@ -126,6 +122,27 @@ def test_a_prompt_comes_in_four_forms(prompt: Any, expected: list[dict[str, Any]
     assert len({request["request_id"] for request in requests}) == len(requests)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        (None, "prompt"),
+        (1, "prompt"),
+        ({"a": 1}, "prompt"),
+        ([1.0], "prompt"),
+        ([1, True], "prompt"),
+        ([1, -1], "prompt"),
+        ([1 << 32], "prompt"),
+        ([1, "a"], "prompt"),
+        (["a", [1]], "prompt"),
+        ([[1], [1, 2.0]], "prompt[1]"),
+        ([[1], "a"], "prompt[1]"),
+        ([[[1]]], "prompt[0]"),
+    ],
+)
+def test_a_prompt_of_another_form_is_refused(prompt: Any, field: str) -> None:
+    assert _refused_field(parse_completion, prompt=prompt) == field
+
+
 def test_parts_of_a_message_stay_apart_and_in_order() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     message = _chat(messages=[{"role": "user", "content": parts}])["chat"]["messages"][0]
@@ -169,12 +186,12 @@ def test_what_is_not_supported_or_has_the_wrong_type_is_refused_by_its_place(
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"messages": ' + b"[" * 100_000])
 def test_a_body_that_is_no_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="body: "):
-        parse_chat(raw)
+        parse_chat(raw, _LIMITS)
 
 
 def test_a_lone_surrogate_is_refused_like_any_other_broken_text() -> None:
     with pytest.raises(InvalidRequestError):
-        parse_chat(b'{"messages": [{"role": "user", "content": "\\ud800"}]}')
+        parse_chat(b'{"messages": [{"role": "user", "content": "\\ud800"}]}', _LIMITS)
 
 
 def test_the_number_of_prompts_is_bounded() -> None:
@@ -197,7 +214,7 @@ def test_best_of_is_refused_unless_it_says_nothing_new() -> None:
 
 def test_a_refusal_never_repeats_what_was_sent() -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        parse_chat(json.dumps({"messages": [{"role": "user", "content": {"canary": 1}}]}).encode())
+        parse_chat(json.dumps({"messages": [{"role": "user", "content": {"canary": 1}}]}).encode(), _LIMITS)
     assert "canary" not in str(refused.value).partition(": ")[2]
 
 
@@ -229,7 +246,7 @@ _FIELDS = st.sampled_from(
 def test_any_body_is_a_request_or_a_refusal(fields: dict[str, Any]) -> None:
     raw = json.dumps({"prompt": "a"} | fields).encode()
     try:
-        requests = completion_requests(parse_completion(raw), "id")
+        requests = completion_requests(parse_completion(raw, _LIMITS), "id")
     except InvalidRequestError:
         return
     assert all(request.WhichOneof("prompt") for request in requests)
@@ -244,4 +261,4 @@ def test_any_body_is_a_request_or_a_refusal(fields: dict[str, Any]) -> None:
 )
 def test_an_object_of_very_many_keys_is_refused_as_a_whole(raw: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="body: an object has more than 1000 keys"):
-        parse_completion(raw)
+        parse_completion(raw, _LIMITS)

@@ -290,6 +290,7 @@ async def start_pod():
         services = PodServices(
             entrance=Entrance(EntranceOptions()),
             tracer=signals.tracer,
+            limits=limits,
             engine=engine,
             completions=completions,
             inference=InferenceServicer(

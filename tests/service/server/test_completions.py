@@ -268,7 +268,7 @@ async def test_the_sum_of_the_usages_is_what_the_counters_say(start_pod):
     [
         ("GET", "/v1/nothing", 0, 404),
         ("GET", "/v1/completions", 0, 405),
-        ("POST", "/v1/completions", (8 << 20) + 1, 413),
+        ("POST", "/v1/completions", (1 << 20) + 1, 413),
         ("POST", "/v1/completions", 3, 400),
     ],
 )
