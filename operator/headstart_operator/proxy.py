@@ -14,9 +14,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.hop import Hop
 from headstart.edge.limits import Limits
 from headstart.telemetry.propagation import outgoing_headers
-from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
 from headstart_operator.attempt import Attempt, Beginning, Metadata, PodFailedError
@@ -41,13 +41,14 @@ _LOGGER = logging.getLogger(__name__)
 class Call:
     """One call as its front sees it. `deadline_s` is on the monotonic clock; `trailers` are set when it ends.
 
-    `tenant` is whom its key names; "" when no keys are asked for.
+    `tenant` is whom its key names; "" when no keys are asked for. `hop` is what calls of one span share.
     """
 
     deadline_s: float | None = None
     tenant: str = ""
     metadata: Metadata = ()
     trailers: Metadata = ()
+    hop: Hop | None = None
 
 
 class _Progress:
@@ -82,22 +83,38 @@ class _Progress:
         yield from attempt.held()
         if not self.delivery.has_begun:
             return
+        for finished in self.unfinished():
+            yield pb.GenerateResponse(finished=finished).SerializeToString()
+
+    def unfinished(self) -> Iterator[pb.Finished]:
+        """An end for every choice whose own the client has not got, with what it did get."""
         emitted = self.delivery.emitted()
         for index in sorted(self.delivery.unfinished):
             usage = pb.Usage(
                 prompt_tokens=self._num_prompt_tokens(),
-                cached_tokens=self.beginning().cached_tokens,
+                cached_tokens=self.beginning().cached_tokens if self.delivery.has_begun else 0,
                 completion_tokens=len(emitted[index]),
             )
-            finished = pb.Finished(
+            yield pb.Finished(
                 index=index, finish_reason=pb.FINISH_REASON_CANCELLED, usage=usage, route=self.claim.route()
             )
-            yield pb.GenerateResponse(finished=finished).SerializeToString()
 
     def beginning(self) -> Beginning:
         """What the client's first token came with. Of use once there was one."""
         foretold = self.original.ranked.predicted_cached_tokens
         return Beginning(self.ttft_s or 0.0, min(foretold, self._num_prompt_tokens()))
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """The route; that of the last pod, when there were several."""
+        claim = self.claim
+        return {
+            "gen_ai.response.id": self.job.request_id,
+            "headstart.route.pod": claim.view.name,
+            "headstart.route.predicted_cached_tokens": claim.ranked.predicted_cached_tokens,
+            "headstart.route.matched_blocks": claim.ranked.matched_blocks,
+            "headstart.route.candidates": claim.num_candidates,
+            "headstart.route.attempts": self.num_attempts,
+        }
 
     def _num_prompt_tokens(self) -> int:
         return len(self.original.reading.request.token_ids.ids)
@@ -130,10 +147,15 @@ class Proxy:
         return await self._balancer.limits()
 
     async def generate(
-        self, request: pb.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""
+        self,
+        request: pb.GenerateRequest,
+        *,
+        deadline_s: float | None = None,
+        tenant: str = "",
+        hop: Hop | None = None,
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """As `stream`, with messages instead of their bytes."""
-        call = Call(deadline_s=deadline_s, tenant=tenant, metadata=outgoing_headers())
+        call = Call(deadline_s=deadline_s, tenant=tenant, metadata=outgoing_headers(), hop=hop)
         async with aclosing(self.stream(request, call)) as messages:
             async for raw in messages:
                 yield pb.GenerateResponse.FromString(raw)
@@ -141,11 +163,12 @@ class Proxy:
     async def stream(self, request: pb.GenerateRequest, call: Call) -> AsyncGenerator[bytes]:
         """Encoded GenerateResponses. Raises HeadstartError; whoever stops early must `aclose` it."""
         started_s = self._clock()
-        with self._recorder.call(request, deadline_s=call.deadline_s) as record:
+        with self._recorder.call(request, deadline_s=call.deadline_s, hop=call.hop) as record:
             job = await self._balancer.read(request, tenant=call.tenant)
-            record.model = job.model
+            record.model, record.num_prompt_tokens = job.model, len(job.readings[0].request.token_ids.ids)
             with self._balancer.running(job):
                 progress = _Progress(job, await self._balancer.admit(job, deadline_s=call.deadline_s), started_s)
+                record.follow(route=progress.span_attributes, unfinished=progress.unfinished)
                 async with aclosing(self._run(progress, call)) as messages:
                     async for raw in messages:
                         record.take(raw)
@@ -165,7 +188,6 @@ class Proxy:
             finally:
                 self._balancer.settle(progress.claim, attempt.usage)
                 call.trailers = _trailers(progress, attempt)
-                trace.get_current_span().set_attributes(_span_attributes(progress))
             if not (failure.may_move and await self._move(progress)):
                 for raw in progress.last_words(attempt):
                     yield raw
@@ -205,19 +227,6 @@ class Proxy:
             progress.go_on(claim)
             _LOGGER.info("request %s continues on pod %s", claim.request_id, claim.view.name)
         return claim is not None
-
-
-def _span_attributes(progress: _Progress) -> dict[str, AttributeValue]:
-    """The route; that of the last pod, when there were several."""
-    claim = progress.claim
-    return {
-        "gen_ai.response.id": progress.job.request_id,
-        "headstart.route.pod": claim.view.name,
-        "headstart.route.predicted_cached_tokens": claim.ranked.predicted_cached_tokens,
-        "headstart.route.matched_blocks": claim.ranked.matched_blocks,
-        "headstart.route.candidates": claim.num_candidates,
-        "headstart.route.attempts": progress.num_attempts,
-    }
 
 
 def _trailers(progress: _Progress, attempt: Attempt) -> Metadata:

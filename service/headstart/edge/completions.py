@@ -12,9 +12,10 @@ import grpc
 import grpc.aio
 
 from headstart.contract.proto import inference_pb2
+from headstart.edge.hop import Hop
 from headstart.edge.interceptor import PUSHBACK_KEY
-from headstart.errors import HeadstartError, InvalidRequestError, UnavailableError
 from headstart.edge.limits import Limits
+from headstart.errors import HeadstartError, InvalidRequestError, UnavailableError
 
 
 class Completions(Protocol):
@@ -27,16 +28,22 @@ class Completions(Protocol):
     async def models(self) -> Sequence[inference_pb2.Model]:
         """What is served now, without duplicates."""
 
-    def generate(
     async def limits(self) -> Limits:
         """What is above them no model served here could take. Raises UnavailableError when there is none."""
 
-        self, request: inference_pb2.GenerateRequest, *, deadline_s: float | None = None, tenant: str = ""
+    def generate(
+        self,
+        request: inference_pb2.GenerateRequest,
+        *,
+        deadline_s: float | None = None,
+        tenant: str = "",
+        hop: Hop | None = None,
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """The messages of one Generate call; `deadline_s` is on the monotonic clock. Raises HeadstartError.
 
-        `tenant` is whose turn it takes where requests wait for each other; "" when no key tells. Whoever does not
-        read to the end must `aclose` it: that cancels the request.
+        `tenant` is whose turn it takes where requests wait for each other; "" when no key tells. `hop` is what calls
+        of one span share; None for a call that is alone. Whoever does not read to the end must `aclose` it: that
+        cancels the request, and returns when its end is known and recorded.
         """
 
 

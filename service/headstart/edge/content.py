@@ -7,13 +7,13 @@ prompt of token ids has no words. Owner of its state: the call whose words it ke
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from headstart.contract.proto import inference_pb2 as pb
 
 MAX_CHARS = 32_768
-"""Of all texts of one attribute together; what is more is left out."""
+"""Of all texts of one attribute together, of however many calls; what is more is left out."""
 
 
 class CapturedContent:
@@ -34,20 +34,29 @@ class CapturedContent:
             self._room -= len(text)
             self._texts.setdefault(message.chunk.index, []).append(text)
 
-    def attributes(self) -> Mapping[str, str]:
-        """For the call's span."""
-        attributes = {}
-        asked = _input_messages(self._request)
-        if asked:
-            attributes["gen_ai.input.messages"] = json.dumps(asked, ensure_ascii=False)
-        answered = [self._answer(index) for index in sorted(self._texts.keys() | self._reasons.keys())]
-        if answered:
-            attributes["gen_ai.output.messages"] = json.dumps(answered, ensure_ascii=False)
-        return attributes
+    def asked(self, room: int) -> list[dict[str, Any]]:
+        """What was asked, in at most `room` characters."""
+        return _input_messages(self._request, room)
 
-    def _answer(self, index: int) -> dict[str, Any]:
-        message = _message("assistant", "".join(self._texts.get(index, ())))
-        return message | {"finish_reason": self._reasons.get(index, "cancelled")}
+    def answers(self, room: int) -> list[dict[str, Any]]:
+        """What each choice answered, all in at most `room` characters."""
+        answers = []
+        for index in sorted(self._texts.keys() | self._reasons.keys()):
+            text = "".join(self._texts.get(index, ()))[:room]
+            room -= len(text)
+            answers.append(_message("assistant", text) | {"finish_reason": self._reasons.get(index, "cancelled")})
+        return answers
+
+
+def captured_attributes(contents: Iterable[CapturedContent]) -> dict[str, str]:
+    """For the span that all these calls belong to, in their order."""
+    asked: list[dict[str, Any]] = []
+    answered: list[dict[str, Any]] = []
+    for content in contents:
+        asked += content.asked(MAX_CHARS - _num_chars(asked))
+        answered += content.answers(MAX_CHARS - _num_chars(answered))
+    found = {"gen_ai.input.messages": asked, "gen_ai.output.messages": answered}
+    return {name: json.dumps(messages, ensure_ascii=False) for name, messages in found.items() if messages}
 
 
 def finish_reason(finished: pb.Finished) -> str:
@@ -55,9 +64,9 @@ def finish_reason(finished: pb.Finished) -> str:
     return pb.FinishReason.Name(finished.finish_reason).removeprefix("FINISH_REASON_").lower()
 
 
-def _input_messages(request: pb.GenerateRequest) -> list[dict[str, Any]]:
+def _input_messages(request: pb.GenerateRequest, room: int) -> list[dict[str, Any]]:
     """The newest messages first get their room: an old one says less of what was asked."""
-    room, kept = MAX_CHARS, []
+    kept = []
     for role, text in reversed(_asked(request)):
         if not room:
             break
@@ -77,3 +86,7 @@ def _asked(request: pb.GenerateRequest) -> list[tuple[str, str]]:
 
 def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+def _num_chars(messages: Iterable[dict[str, Any]]) -> int:
+    return sum(len(message["parts"][0]["content"]) for message in messages)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
 
@@ -21,23 +21,24 @@ from opentelemetry.trace import Tracer
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import CALLER
 from headstart.edge.completions import Completions
+from headstart.edge.hop import Hop
 from headstart.edge.http_body import read_body
 from headstart.edge.interleave import interleave
+from headstart.edge.limits import Limits
 from headstart.edge.openai_errors import error_body, error_headers, http_status
 from headstart.edge.openai_requests import (
-from headstart.edge.limits import Limits
-    GenerationBody,
-    chat_request,
     ChatBody,
     CompletionBody,
+    GenerationBody,
+    chat_request,
     completion_requests,
     parse_chat,
     parse_completion,
 )
 from headstart.edge.openai_responses import Answer, model_entry, model_list
+from headstart.edge.openai_sizes import max_body_bytes
 from headstart.errors import HeadstartError, InternalError, InvalidRequestError, NotFoundError, UnavailableError
 from headstart.telemetry.propagation import incoming_context
-from headstart.edge.openai_sizes import max_body_bytes
 from headstart.telemetry.spans import mark_error, server_span
 
 # Parsing more than this would hold up the event loop for milliseconds.
@@ -49,9 +50,9 @@ _STREAM_HEADERS = {
 }
 _LOGGER = logging.getLogger(__name__)
 _BodyT = TypeVar("_BodyT", bound=GenerationBody)
+_Requests = list[pb.GenerateRequest]
 _Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _Messages = AsyncIterator[tuple[int, pb.GenerateResponse]]
-_Requests = list[pb.GenerateRequest]
 
 
 class OpenAiFront:
@@ -60,10 +61,10 @@ class OpenAiFront:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._completions: Completions | None = None
-
-    def attach(self, completions: Completions) -> None:
         # Threads that parse hold the interpreter lock: of several, each may have its turn before the event loop has.
         self._parsing = asyncio.Lock()
+
+    def attach(self, completions: Completions) -> None:
         self._completions = completions
 
     def application(self) -> web.Application:
@@ -110,8 +111,6 @@ class OpenAiFront:
         )
         return await self._answer(http_request, body, requests, answer)
 
-    # -- answers
-
     async def _read(
         self, http_request: web.Request, understand: Callable[[bytes, Limits], tuple[_BodyT, _Requests]]
     ) -> tuple[_BodyT, _Requests]:
@@ -123,6 +122,8 @@ class OpenAiFront:
         async with self._parsing:
             return await asyncio.to_thread(understand, raw, limits)
 
+    # -- answers
+
     async def _answer(
         self, http_request: web.Request, body: GenerationBody, requests: Sequence[pb.GenerateRequest], answer: Answer
     ) -> web.StreamResponse:
@@ -132,10 +133,10 @@ class OpenAiFront:
         if caller is not None:
             requests = [caller.admit(request) for request in requests]
         async with AsyncExitStack() as stack:
-            # Closed in the other order: first the reading stops, then each call is cancelled.
-            calls = [completions.generate(request, tenant=tenant) for request in requests]
-            for call in calls:
-                stack.push_async_callback(call.aclose)
+            # Closed in the other order: first the reading stops, then the calls are cancelled, none after another.
+            hop = Hop()
+            calls = [completions.generate(request, tenant=tenant, hop=hop) for request in requests]
+            stack.push_async_callback(_close_all, calls)
             messages = await stack.enter_async_context(aclosing(interleave(calls)))
             if body.stream:
                 return await _stream(http_request, messages, answer, includes_usage=body.includes_usage)
@@ -198,6 +199,10 @@ def _chat(raw: bytes, limits: Limits) -> tuple[ChatBody, _Requests]:
 def _completion(raw: bytes, limits: Limits) -> tuple[CompletionBody, _Requests]:
     body = parse_completion(raw, limits)
     return body, completion_requests(body, body.request_id or secrets.token_hex(12))
+
+
+async def _close_all(calls: Sequence[AsyncGenerator[pb.GenerateResponse, None]]) -> None:
+    await asyncio.gather(*(call.aclose() for call in calls))
 
 
 async def _stream(

@@ -17,17 +17,21 @@ class RequestStream:
 
     Whatever arrives between two reads comes out as one chunk with everything in order, so a slow reader costs one
     buffer. Raises, after what was buffered, the error that the engine ended with, if it did. `aclose` before
-    the end cancels the request.
+    the end cancels the request; `wait_end` then says when the engine has ended it.
     """
 
     def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
         self.request_id = request_id
+        self.num_tokens = 0
+        """Tokens that the engine has sent, read or not."""
+        self.finish: Finish | None = None
+        """How the engine ended the request, read or not; None before, and when it broke off."""
+        self.stats: RequestStats | None = None
         self._cancel = cancel
+        self._end = asyncio.Event()
         self._wake = asyncio.Event()
         self._error: HeadstartError | None = None
         self._is_done = False
-        self._finish: Finish | None = None
-        self._stats: RequestStats | None = None
         self._clear()
 
     def __aiter__(self) -> RequestStream:
@@ -53,8 +57,16 @@ class RequestStream:
             self._cancel(self.request_id)
             self._wake.set()
 
+    async def wait_end(self) -> None:
+        """Return when nothing more can come from the engine: within a step of `aclose`."""
+        await self._end.wait()
+
     def push(self, chunk: Chunk) -> None:
-        """Append to what the reader has not taken yet."""
+        """Append to what the reader has not taken yet. When it has left, only what happened is noted."""
+        self.num_tokens += len(chunk.token_ids)
+        self.finish, self.stats = chunk.finish, chunk.stats
+        if chunk.finish is not None:
+            self._end.set()
         if self._is_done:
             return
         self._has_chunk = True
@@ -62,13 +74,13 @@ class RequestStream:
         self._token_ids.extend(chunk.token_ids)
         self._logprobs.extend(chunk.logprobs)
         self._prompt_logprobs.extend(chunk.prompt_logprobs)
-        self._finish, self._stats = chunk.finish, chunk.stats
         self._matched_stop_string = chunk.matched_stop_string
         self._wake.set()
 
     def fail(self, error: HeadstartError) -> None:
         """The engine cannot go on: raise this once the buffer is read."""
         self._error = error
+        self._end.set()
         self._wake.set()
 
     def _take(self) -> Chunk:
@@ -78,9 +90,9 @@ class RequestStream:
             self._token_ids,
             self._logprobs,
             self._prompt_logprobs,
-            finish=self._finish,
+            finish=self.finish,
             matched_stop_string=self._matched_stop_string,
-            stats=self._stats,
+            stats=self.stats,
         )
         self._is_done = chunk.finish is not None
         self._clear()

@@ -13,7 +13,8 @@ from headstart.contract import codec
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.request import GenerateSpec
-from headstart.core.step import Chunk
+from headstart.core.step import Chunk, FinishReason
+from headstart.edge.hop import Hop
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
 from headstart.edge.specs import build_specs
@@ -26,6 +27,7 @@ from headstart.server.generation import Generation
 from headstart.server.recorder import CallRecord, RequestRecorder
 from headstart.server.resumed import find_resumed_end
 from headstart.telemetry.propagation import outgoing_headers
+from headstart.telemetry.requests import cut_reason
 from headstart.text.tokenizer import Tokenizer
 
 
@@ -68,11 +70,11 @@ class PodCompletions:
     async def models(self) -> Sequence[pb.Model]:
         return [codec.encode_model(self._identity)]
 
-    def stop(self) -> None:
-        """End every call: each choice finishes as cancelled with what it has, then the call is UNAVAILABLE."""
     async def limits(self) -> Limits:
         return self._limits
 
+    def stop(self) -> None:
+        """End every call: each choice finishes as cancelled with what it has, then the call is UNAVAILABLE."""
         self._is_stopping = True
         for stream in self._streams:
             self._engine.cancel(stream.request_id)
@@ -83,9 +85,11 @@ class PodCompletions:
         *,
         deadline_s: float | None = None,
         tenant: str = "",  # noqa: ARG002  turns are the router's to give
+        hop: Hop | None = None,
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """The request's messages; closing it before the end cancels the request. Raises HeadstartError."""
-        call = self._recorder.begin(request, deadline_s=deadline_s)
+        call = self._recorder.begin(request, deadline_s=deadline_s, hop=hop)
+        generation: Generation | None = None
         streams: list[RequestStream] = []
         try:
             generation = await self._prepare(request, call)
@@ -103,11 +107,25 @@ class PodCompletions:
             call.error = error
             raise
         finally:
-            # Closing a stream that has not ended cancels its request: the client left, or another choice failed.
-            for stream in streams:
-                self._streams.discard(stream)
-                await stream.aclose()
-            self._recorder.record(call, end_s=self.clock())
+            end_s = self.clock()
+            try:
+                await self._leave(streams)
+            finally:
+                reason = cut_reason(call.error)
+                if generation is not None and reason:
+                    generation.end_unread(streams, FinishReason(reason))
+                self._recorder.record(call, end_s=end_s)
+
+    async def _leave(self, streams: Sequence[RequestStream]) -> None:
+        """Closing a stream that has not ended cancels its request: the client left, or another choice failed.
+
+        The engine answers with what it had done by then, which is told of it.
+        """
+        self._streams.difference_update(streams)
+        for stream in streams:
+            await stream.aclose()
+        for stream in streams:
+            await stream.wait_end()
 
     async def _prepare(self, request: pb.GenerateRequest, call: CallRecord) -> Generation:
         check_generate(request, self._limits)

@@ -76,6 +76,20 @@ class Generation:
         if self._failure is not None:
             raise self._failure
 
+    def end_unread(self, streams: Sequence[RequestStream], otherwise: FinishReason) -> None:
+        """Note the ends that no message told, because the caller left: what the engine says of them, else `otherwise`.
+
+        `streams` as in `messages`, each at its end, or none when the engine was not asked.
+        """
+        by_index = dict(zip(self._to_run, streams, strict=False))
+        for index in sorted(self._unfinished):
+            stream, num_tokens = by_index.get(index), len(self._specs[index].resume_token_ids)
+            finish = stream.finish if stream is not None else None
+            reason = finish.reason if finish is not None else otherwise
+            stats = stream.stats if stream is not None else None
+            self.ends.append(ChoiceEnd(reason, stats, num_tokens + (stream.num_tokens if stream is not None else 0)))
+        self._unfinished.clear()
+
     def _encode(self, index: int, chunk: Chunk) -> Iterator[GenerateResponse]:
         if index == 0 and self._echoes_prompt:
             self._echoes_prompt = False

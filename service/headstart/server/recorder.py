@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from opentelemetry import context, trace
 from opentelemetry.trace import Span, Tracer
@@ -19,6 +19,7 @@ from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.request import GenerateSpec
 from headstart.core.step import RequestStats
 from headstart.edge.content import CapturedContent
+from headstart.edge.hop import Hop, HopCall
 from headstart.server.generation import ChoiceEnd
 from headstart.telemetry.requests import RequestInstruments, RequestRecord, error_type
 
@@ -27,20 +28,22 @@ _MAX_ATTRIBUTE = (1 << 63) - 1
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call from its arrival on; whoever runs it fills it in. Times are on the monotonic clock.
-
-    `content` is None unless the words are wanted: then it is to be given each message.
-    """
+    """One call from its arrival on; whoever runs it fills it in. Times are on the monotonic clock."""
 
     request: pb.GenerateRequest
     arrival_s: float
     deadline_s: float | None
+    hop: Hop
+    part: HopCall
+    """This call's share of the hop."""
     specs: Sequence[GenerateSpec] = ()
     ends: Sequence[ChoiceEnd] = ()
     error: BaseException | None = None
-    content: CapturedContent | None = None
-    span: Span = field(default_factory=trace.get_current_span)
-    """The span of the hop, current when the record is made."""
+
+    @property
+    def content(self) -> CapturedContent | None:
+        """None unless the words are wanted: then it is to be given each message."""
+        return self.part.content
 
 
 class RequestRecorder:
@@ -61,26 +64,23 @@ class RequestRecorder:
         self._model = model
         self._captures_content = captures_content
 
-    def begin(self, request: pb.GenerateRequest, *, deadline_s: float | None) -> CallRecord:
-        """A call has arrived, now."""
-        call = CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s)
-        if self._captures_content and call.span.is_recording():
-            call.content = CapturedContent(request)
-        return call
+    def begin(self, request: pb.GenerateRequest, *, deadline_s: float | None, hop: Hop | None = None) -> CallRecord:
+        """A call has arrived, now. Without a `hop` it is the only one of the span that is current."""
+        hop = hop or Hop()
+        part = hop.begin(request, captures_content=self._captures_content)
+        return CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s, hop=hop, part=part)
 
     def record(self, call: CallRecord, *, end_s: float) -> None:
-        """The call is over, well or not."""
+        """The call is over, well or not, since `end_s`."""
         ended = self._ended(call, end_s)
         self._instruments.record(ended)
-        if not call.span.is_recording():
+        span = call.hop.span
+        if not span.is_recording():
             return
-        call.span.set_attributes(ended.attributes())
-        call.span.set_attributes(_request_attributes(call))
-        if call.content is not None:
-            call.span.set_attributes(call.content.attributes())
+        call.hop.tell(call.part, {**ended.attributes(), **_request_attributes(call)})
         for end in call.ends:
             if end.stats is not None:
-                self._add_phases(call.span, end.stats, end_s)
+                self._add_phases(span, end.stats, end_s)
 
     def _ended(self, call: CallRecord, end_s: float) -> RequestRecord:
         all_stats = [end.stats for end in call.ends if end.stats is not None]

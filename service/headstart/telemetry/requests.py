@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opentelemetry.metrics import Meter
 from opentelemetry.util.types import AttributeValue
 
-from headstart.errors import HeadstartError
+from headstart.errors import DeadlineExceededError, HeadstartError
 
 PROVIDER = "headstart"
 
@@ -74,6 +74,16 @@ def error_type(error: BaseException | None, *, has_expired: bool) -> str:
     if isinstance(error, Exception):
         return "INTERNAL"
     return "DEADLINE_EXCEEDED" if has_expired else "CANCELLED"
+
+
+def cut_reason(error: BaseException | None) -> str:
+    """How choices of a request ended that have no end of their own, by what ended the call: cancelled or error.
+
+    "" for those that were refused: they were never begun.
+    """
+    if error is None or isinstance(error, HeadstartError):
+        return "cancelled" if error is not None and error.status == DeadlineExceededError.status else ""
+    return "error" if isinstance(error, Exception) else "cancelled"
 
 
 class RequestInstruments:

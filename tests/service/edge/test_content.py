@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from headstart.contract.proto import inference_pb2 as pb
-from headstart.edge.content import MAX_CHARS, CapturedContent
+from headstart.edge.content import MAX_CHARS, CapturedContent, captured_attributes
 
 
 def _chat(*messages: tuple[str, str]) -> pb.GenerateRequest:
@@ -15,7 +15,7 @@ def _chat(*messages: tuple[str, str]) -> pb.GenerateRequest:
 
 
 def _input(request: pb.GenerateRequest) -> Any:
-    return json.loads(CapturedContent(request).attributes()["gen_ai.input.messages"])
+    return json.loads(captured_attributes([CapturedContent(request)])["gen_ai.input.messages"])
 
 
 def _message(role: str, text: str, **more: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_a_chat_is_its_messages_and_a_text_is_the_users() -> None:
 
 
 def test_token_ids_have_no_words() -> None:
-    assert CapturedContent(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2]))).attributes() == {}
+    assert captured_attributes([CapturedContent(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2])))]) == {}
 
 
 def test_a_long_chat_keeps_its_newest_messages() -> None:
@@ -46,7 +46,7 @@ def test_each_choice_is_one_message_with_the_reason_of_its_end() -> None:
     for index, text in ((0, "one "), (1, "uno"), (0, "two")):
         content.add(pb.GenerateResponse(chunk=pb.Chunk(index=index, text=text)))
     content.add(pb.GenerateResponse(finished=pb.Finished(index=0, finish_reason=pb.FINISH_REASON_STOP)))
-    assert json.loads(content.attributes()["gen_ai.output.messages"]) == [
+    assert json.loads(captured_attributes([content])["gen_ai.output.messages"]) == [
         _message("assistant", "one two", finish_reason="stop"),
         _message("assistant", "uno", finish_reason="cancelled"),
     ]
@@ -56,5 +56,5 @@ def test_an_answer_without_end_is_cut() -> None:
     content = CapturedContent(pb.GenerateRequest(text="a"))
     for _ in range(3):
         content.add(pb.GenerateResponse(chunk=pb.Chunk(text="y" * (MAX_CHARS // 2 + 1))))
-    (answer,) = json.loads(content.attributes()["gen_ai.output.messages"])
+    (answer,) = json.loads(captured_attributes([content])["gen_ai.output.messages"])
     assert answer["parts"][0]["content"] == "y" * MAX_CHARS

@@ -1,10 +1,16 @@
-"""What a pod tells of its requests: under vLLM's names, and with or without their words."""
+"""What a pod tells of its requests, whoever ended them: under vLLM's names too, and with or without their words."""
 
+import asyncio
 import json
 import logging
+from contextlib import aclosing
 
 import pytest
+from headstart.contract.proto import inference_pb2 as pb
+from headstart.edge.hop import Hop
 from headstart.server.metrics import PodMetrics
+from service.server.conftest import until
+from service.server.test_completions import web_of
 
 SECRET = "the crow flies at midnight"
 GENERATE = "headstart.v1.Inference/Generate"
@@ -13,6 +19,111 @@ GENERATE = "headstart.v1.Inference/Generate"
 def span_of(pod):
     (span,) = [span for span in pod.spans.get_finished_spans() if span.name == GENERATE]
     return span
+
+
+def samples(pod):
+    lines = pod.signals.exposition().decode().splitlines()
+    return {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+async def cancelled_by_the_client(pod):
+    call = pod.call(max_tokens=300)
+    await call.read()
+    call.cancel()
+    await until(lambda: pod.services.completions.num_running == 0)
+
+
+async def whose_deadline_passes(pod):
+    await pod.generate(max_tokens=300, timeout=0.2)
+    await until(lambda: pod.services.completions.num_running == 0)
+
+
+async def whose_http_client_leaves(pod):
+    async with web_of(pod) as (_, client):
+        stream = await client.completions.create(model="tiny", prompt="a prompt", max_tokens=300, stream=True)
+        await stream.close()
+        await until(lambda: pod.services.completions.num_running == 0)
+        pod.runner.free()
+
+
+async def that_the_pod_ends_itself(pod):
+    call = pod.call(max_tokens=300)
+    await call.read()
+    pod.services.completions.stop()
+
+
+@pytest.mark.parametrize(
+    "leave", [cancelled_by_the_client, whose_deadline_passes, whose_http_client_leaves, that_the_pod_ends_itself]
+)
+async def test_a_request_that_is_broken_off_is_told_of_once_with_what_was_done(start_pod, leave):
+    pod = await start_pod(has_vllm_names=True)
+    metrics = PodMetrics(pod.signals.meter, pod.engine, identity=pod.identity)
+    pod.runner.hold()
+    pod.runner.let(5)
+    await leave(pod)
+    pod.runner.free()
+    await until(lambda: len(pod.spans.get_finished_spans()) == 4)
+    *phases, hop = pod.spans.get_finished_spans()
+    said, num_tokens = hop.attributes, pod.runner.num_steps
+    assert num_tokens >= 5
+    assert said["gen_ai.response.finish_reasons"] == ("cancelled",)
+    assert said["gen_ai.usage.output_tokens"] == num_tokens
+    assert said["gen_ai.response.time_to_first_chunk"] > 0
+    assert [phase.name for phase in phases] == ["queue", "prefill", "decode"]
+    assert all(phase.parent.span_id == hop.context.span_id for phase in phases)
+    metrics.take_steps()
+    found = samples(pod)
+    assert found['headstart_finished_choices_total{finished_reason="cancelled"}'] == 1
+    assert found["headstart_generated_tokens_total"] == num_tokens
+    assert found['vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"}'] == 1
+
+
+async def test_choices_that_never_ran_are_told_of_and_those_that_were_refused_are_not(start_pod):
+    pod = await start_pod(max_queued_requests=1)
+    pod.runner.hold()
+    running = pod.call(request_id="running")
+    await until(lambda: pod.engine.num_in_flight == 1 and pod.engine.num_queued == 0)
+    waiting = pod.call(request_id="waiting")
+    await until(lambda: pod.engine.num_queued == 1)
+    refused = await pod.generate(request_id="refused")
+    assert refused.code.name == "UNAVAILABLE"
+    waiting.cancel()
+    running.cancel()
+    await until(lambda: pod.services.completions.num_running == 0)
+    pod.runner.free()
+    await until(lambda: samples(pod)['headstart_finished_choices_total{finished_reason="cancelled"}'] == 2)
+
+
+async def test_several_prompts_of_one_call_are_told_of_together(start_pod):
+    pod = await start_pod(captures_content=True)
+    prompts = ["a shared prompt", "a shared prompt of more", SECRET]
+    with pod.signals.tracer.start_as_current_span(GENERATE):
+        hop = Hop()
+
+        async def run(number):
+            request = pb.GenerateRequest(text=prompts[number], max_tokens=3 + number, request_id=f"r-{number}", n=2)
+            async with aclosing(pod.services.completions.generate(request, hop=hop)) as messages:
+                return [message async for message in messages]
+
+        answers = await asyncio.gather(*(run(number) for number in range(3)))
+    said = span_of(pod).attributes
+    usages = [
+        message.finished.usage for messages in answers for message in messages if message.finished.usage.prompt_tokens
+    ]
+    assert said["gen_ai.usage.input_tokens"] == sum(len(prompt) for prompt in prompts)
+    assert said["gen_ai.usage.output_tokens"] == sum(usage.completion_tokens for usage in usages) == 2 * (3 + 4 + 5)
+    assert said["gen_ai.response.finish_reasons"] == ("length",) * 6
+    assert said["gen_ai.request.choice.count"] == 6
+    assert said["gen_ai.response.id"].startswith("r-0")
+    asked = [message["parts"][0]["content"] for message in json.loads(said["gen_ai.input.messages"])]
+    assert asked == prompts
+    texts = [
+        "".join(message.chunk.text for message in messages if message.chunk.index == index and message.chunk.text)
+        for messages in answers
+        for index in range(2)
+    ]
+    answered = [message["parts"][0]["content"] for message in json.loads(said["gen_ai.output.messages"])]
+    assert answered == texts
 
 
 async def test_vllms_names_hold_what_a_scrape_of_ours_holds(start_pod):
