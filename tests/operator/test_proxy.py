@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.telemetry.signals import Signals
 from operator_rig import Answer, Rig, generate, prompt, rig, until
 
 _STEP = {"runner__step_seconds": 0.02}
@@ -33,6 +34,11 @@ async def _expected(rig: Rig, request: pb.GenerateRequest, *, pod: int = 0) -> A
     """What a pod alone answers."""
     async with grpc.aio.insecure_channel(rig.address(pod)) as channel:
         return await generate(rpc.InferenceStub(channel), request)
+
+
+def _sample(signals: Signals, name: str) -> float:
+    lines = signals.exposition().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 async def _stop_busy_pod(rig: Rig) -> str:
@@ -255,6 +261,47 @@ async def test_a_client_goes_on_after_its_own_operator_died() -> None:
         answer = await generate(r.stub, rest)
         assert answer.token_ids[0] == whole.token_ids[0][6:]
         assert answer.finished[0].usage.completion_tokens == 10
+
+
+async def _break_off(call: Any) -> int:
+    for _ in range(5):
+        await call.read()
+    call.cancel()
+    return 5
+
+
+async def _let_it_expire(call: Any) -> int:
+    answer = Answer()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await answer.read(call)
+    return len(answer.token_ids[0])
+
+
+@pytest.mark.parametrize(("leave", "timeout_s"), [(_break_off, 30.0), (_let_it_expire, 0.5)])
+async def test_a_request_that_is_broken_off_is_counted_once_here_and_on_its_pod(leave: Any, timeout_s: float) -> None:
+    async with rig(1, **_STEP) as r:
+        num_read = await leave(r.stub.Generate(_request(max_tokens=1000), timeout=timeout_s))
+        await _settled(r)
+        for signals in (r.operator.signals, r.pods[0].signals):
+            await until(lambda: _sample(signals, 'headstart_finished_choices_total{finished_reason="cancelled"}') == 1)  # noqa: B023
+            assert _sample(signals, "headstart_generated_tokens_total") >= num_read
+            assert _sample(signals, "headstart_prompt_tokens_total") == 64
+
+
+async def test_a_request_that_is_broken_off_while_it_waits_for_a_pod_is_counted_too() -> None:
+    async with rig(1, scheduler__max_num_seqs=1, **_STEP) as r:
+        running = [r.stub.Generate(_request(n, max_tokens=1000)) for n in (1, 2)]
+        await until(lambda: r.operator.balancer.num_running == 2)
+        num_ahead = r.operator.balancer.num_waiting
+        waiting = r.stub.Generate(_request(3, n=2))
+        await until(lambda: r.operator.balancer.num_waiting == num_ahead + 1)
+        waiting.cancel()
+        cancelled = 'headstart_finished_choices_total{finished_reason="cancelled"}'
+        await until(lambda: _sample(r.operator.signals, cancelled) == 2)
+        assert _sample(r.operator.signals, "headstart_prompt_tokens_total") == 64
+        for call in running:
+            call.cancel()
+        await _settled(r)
 
 
 async def test_the_echo_of_a_prompt_comes_once() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from headstart.contract.proto import inference_pb2 as pb
-from headstart.errors import NotFoundError
+from headstart.errors import DeadlineExceededError, NotFoundError
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Signals, open_signals
 from headstart_operator.recorder import RouteRecorder
@@ -102,6 +102,36 @@ def test_a_request_without_end_is_counted_by_what_ended_it(
         _run(told, error=error, deadline_s=deadline_s)
     assert told.sample(f'gen_ai_server_request_duration_seconds_count{{error_type="{word}"') == 1
     assert told.sample("gen_ai_server_time_to_first_token_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "num_counted"),
+    [
+        (GeneratorExit(), "cancelled", 2),
+        (DeadlineExceededError("late"), "cancelled", 2),
+        (RuntimeError("a fault"), "error", 2),
+        (NotFoundError("refused"), "cancelled", 0),
+    ],
+)
+def test_choices_without_end_are_counted_with_what_was_delivered_unless_they_were_refused(
+    told: Told, error: BaseException, reason: str, num_counted: int
+) -> None:
+    ends = [pb.Finished(index=index, usage=pb.Usage(prompt_tokens=9, completion_tokens=3)) for index in range(2)]
+
+    def break_off() -> None:
+        hop = told.signals.tracer.start_as_current_span("hop")
+        with hop, told.recorder.call(pb.GenerateRequest(n=2), deadline_s=None) as record:
+            record.model = "tiny"
+            record.follow(route=lambda: {"headstart.route.pod": "pod-0"}, unfinished=lambda: ends)
+            raise error
+
+    with pytest.raises(type(error)):
+        break_off()
+    said = told.span().attributes or {}
+    assert said["headstart.route.pod"] == "pod-0"
+    assert said["gen_ai.response.finish_reasons"] == (reason,) * num_counted
+    assert said["gen_ai.usage.output_tokens"] == 3 * num_counted
+    assert told.sample(f'headstart_finished_choices_total{{finished_reason="{reason}"}}') == num_counted
 
 
 @pytest.mark.parametrize("captures_content", [False, True])
