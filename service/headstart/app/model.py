@@ -19,8 +19,8 @@ from typing import Any
 
 from headstart_kernels.select import NATIVE, REFERENCE, select_backend
 
-from headstart.app.numerics import numerics_id
-from headstart.app.sizing import available_memory, count_blocks, fit_max_len
+from headstart.app.numerics import check_native, numerics_id
+from headstart.app.sizing import available_memory, check_bookkeeping, count_blocks, fit_max_len
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
@@ -82,6 +82,8 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
     device = _device(settings.device)
     backend, dtype = _backend_and_dtype(settings, device)
     _check_device(device)
+    if backend == NATIVE:
+        check_native()
     block_bytes = kv_bytes_per_block(config, block_size, dtype)
     weight_bytes = sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype]
     num_blocks = _count_blocks(settings, device, block_bytes=block_bytes, weight_bytes=weight_bytes)
@@ -194,7 +196,11 @@ def _simulated(settings: Settings) -> ServedModel:
 
     block_size = settings.cache.block_size
     block_bytes = _SIMULATED_TOKEN_BYTES * block_size
-    num_blocks = settings.cache.num_blocks or _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
+    num_blocks = settings.cache.num_blocks
+    if num_blocks is None:
+        num_blocks = _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
+    else:
+        check_bookkeeping(num_blocks, available_bytes=available_memory())
     return ServedModel(
         name=settings.model.served_name or "simulated",
         fingerprint="simulated",

@@ -1,4 +1,4 @@
-"""The name of a pod's arithmetic: equal on pods whose outputs are bit-identical.
+"""The name of a pod's arithmetic, equal on pods whose outputs are bit-identical, and whether it can be had.
 
 Holds no state.
 """
@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headstart_kernels.select import NATIVE
+
+from headstart.errors import ConfigError
 
 _FLAGS = ("avx512f", "avx2", "asimd")
 
@@ -23,6 +25,19 @@ def numerics_id(dtype: str, device: str, backend: str) -> str:
         return f"{dtype}/{device}/{active_isa()}/{backend}/headstart-{_version('headstart')}"
     isa = _instruction_set() if device == "cpu" else "none"
     return f"{dtype}/{device}/{isa}/{backend}/torch-{_version('torch')}"
+
+
+def check_native() -> None:
+    """Raises ConfigError that names HEADSTART_ISA or HEADSTART_THREADS when the kernels cannot do what it says."""
+    from headstart_kernels._native import ThreadPool, active_isa
+
+    try:
+        active_isa()
+        ThreadPool()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    except RuntimeError as error:  # the system refuses so many
+        raise ConfigError(f"HEADSTART_THREADS: {error}") from None
 
 
 def _version(package: str) -> str:

@@ -12,6 +12,8 @@ from headstart.errors import ConfigError
 DEFAULT_MEMORY_FRACTION = 0.9
 # Without a wish a pod takes no more than this, however much memory the machine has.
 MAX_DEFAULT_BYTES = 4 << 30
+# What the pool knows of a block, in Python's objects: hash, references, place in the order of eviction.
+_BOOKKEEPING_BYTES = 250
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
@@ -42,6 +44,17 @@ def count_blocks(
         raise ConfigError(f"{key}: {wanted_bytes} bytes hold no KV block; one takes {block_bytes} bytes")
     _check_room(key, wanted_bytes, available_bytes)
     return wanted_bytes // block_bytes
+
+
+def check_bookkeeping(num_blocks: int, *, available_bytes: int) -> None:
+    """For blocks without storage. Raises ConfigError when the account of so many would fill the memory."""
+    wanted_bytes = num_blocks * _BOOKKEEPING_BYTES
+    if wanted_bytes > available_bytes:
+        wanted, available = wanted_bytes / 2**30, available_bytes / 2**30
+        raise ConfigError(
+            f"cache.num_blocks: to keep account of {num_blocks} blocks would take {wanted:.1f} GiB and there are "
+            f"{available:.1f} GiB"
+        )
 
 
 def _check_room(key: str, wanted_bytes: int, available_bytes: int) -> None:

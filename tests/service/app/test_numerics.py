@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -41,3 +44,28 @@ def test_a_backend_that_cannot_be_had_is_refused_by_the_name_of_its_setting() ->
     settings = load_settings({"device": "cuda", "attention_backend": "native"})
     with pytest.raises(ConfigError, match=r"^attention_backend: .*on a CPU"):
         open_model(settings, lambda _stage, _fraction: None)
+
+
+@pytest.mark.parametrize("number", ["0", "abc", "99999"])
+def test_a_number_of_threads_that_cannot_be_is_told_by_its_name_before_weights_are_read(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSTART_THREADS", number)
+    stages: list[str] = []
+    with pytest.raises(ConfigError, match=f"^HEADSTART_THREADS: must be a number .* '{number}'$"):
+        open_model(load_settings({"device": "cpu"}), lambda stage, _: stages.append(stage))
+    assert "load weights" not in stages
+
+
+def test_an_instruction_set_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+    served = subprocess.run(
+        [sys.executable, "-m", "headstart", "bench", "kernels"],
+        env={**os.environ, "HEADSTART_ISA": "sse9"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert served.returncode == 2
+    assert served.stderr == (
+        "headstart: HEADSTART_ISA: instruction set 'sse9' is unknown: use scalar, avx2, avx512 or avx512_bf16\n"
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from headstart.app.sizing import MAX_DEFAULT_BYTES, available_memory, count_blocks, fit_max_len
+from headstart.app.model import open_model
+from headstart.app.sizing import MAX_DEFAULT_BYTES, available_memory, check_bookkeeping, count_blocks, fit_max_len
+from headstart.config import load_settings
 from headstart.errors import ConfigError
 
 BLOCK_BYTES = 368_640  # SmolLM2-135M in bfloat16, 16 tokens
@@ -57,6 +59,14 @@ def test_a_pool_that_the_machine_cannot_hold_is_refused_with_the_key() -> None:
     with pytest.raises(ConfigError, match=r"^cache\.memory_bytes: .* take 32\.0 GiB"):
         _blocks(memory_bytes=32 << 30, available_bytes=16 << 30)
     assert _blocks(num_blocks=7, available_bytes=7 * BLOCK_BYTES) == 7
+
+
+def test_a_pool_without_storage_is_bounded_by_the_account_of_it() -> None:
+    check_bookkeeping(1_000_000, available_bytes=1 << 30)
+    with pytest.raises(ConfigError, match=r"^cache\.num_blocks: .* 1000000000000 blocks would take 232830\.6 GiB"):
+        check_bookkeeping(10**12, available_bytes=1 << 30)
+    with pytest.raises(ConfigError, match=r"^cache\.num_blocks: "):
+        open_model(load_settings({"runner.kind": "simulated", "cache.num_blocks": 10**12}), lambda *_: None)
 
 
 def _fit(wanted: int | None, num_blocks: int) -> int:

@@ -138,8 +138,10 @@ def _machine(parsed: argparse.Namespace) -> Machine:
         raise ConfigError(
             "the compiled kernels are missing: with a C++ compiler reinstall headstart without HEADSTART_NATIVE=0"
         ) from None
+    from headstart.app.numerics import check_native
     from headstart.cli.bench.kernels_limits import Machine
 
+    check_native()
     if parsed.isa and parsed.isa not in _native.available_isas():
         raise ConfigError(f"--isa: {parsed.isa!r} is not here; there are {', '.join(_native.available_isas())}")
     return Machine(_native.ThreadPool(parsed.threads), parsed.isa or _native.active_isa())
