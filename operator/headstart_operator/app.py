@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +30,7 @@ from headstart.edge.listening import (
     stop_signals,
 )
 from headstart.edge.message_sizes import SizeInterceptor
+from headstart.edge.names import pod_name
 from headstart.edge.tracing import TracingInterceptor
 from headstart.edge.web import Web
 from headstart.telemetry.requests import RequestInstruments
@@ -135,7 +135,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
     source = open_source(config)
     signals = open_signals(
         service_name="headstart-operator",
-        instance_id=os.environ.get("POD_NAME", socket.gethostname()),
+        instance_id=pod_name(os.environ),
         otlp_endpoint=config.otlp_endpoint,
     )
     fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)

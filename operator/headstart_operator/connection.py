@@ -14,6 +14,7 @@ from typing import cast
 import grpc
 import grpc.aio
 from headstart.edge.keyed_channel import KeyedChannel
+from headstart.edge.names import is_visible_ascii
 from headstart.edge.tls import NamedFile, client_credentials
 from headstart.errors import ConfigError
 
@@ -49,9 +50,11 @@ def insecure_channel(address: str) -> grpc.aio.Channel:
 
 
 class PodConnector:
-    """Opens connections to pods. Raises ConfigError, naming the setting, for files that cannot work."""
+    """Opens connections to pods. Raises ConfigError, naming the setting, for a key or files that cannot work."""
 
     def __init__(self, access: PodAccess) -> None:
+        if not is_visible_ascii(access.key):
+            raise ConfigError("operator.pod_key: a key is one word of visible ASCII characters")
         self._access = access
         self._credentials = _credentials(access)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.hop import Hop
 from headstart.edge.limits import Limits
+from headstart.edge.names import in_metadata
 from headstart.telemetry.propagation import outgoing_headers
 from opentelemetry.util.types import AttributeValue
 
@@ -233,7 +234,7 @@ def _trailers(progress: _Progress, attempt: Attempt) -> Metadata:
     """The pod's own, and what was foretold of it. They say the same as the last `finished`."""
     claim = progress.claim
     passed = dict(attempt.trailers)
-    passed.setdefault(POD_KEY, claim.view.name)
+    passed.setdefault(POD_KEY, in_metadata(claim.view.name))
     if CACHED_KEY in passed and progress.num_continuations:
         passed[CACHED_KEY] = str(progress.beginning().cached_tokens)
     passed[PREDICTED_KEY] = str(claim.ranked.predicted_cached_tokens)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headstart.edge.names import pod_name
 from headstart.errors import ConfigError
 
 from headstart_operator.config import OperatorConfig
@@ -107,7 +107,7 @@ def _pools_source(config: OperatorConfig, kube: KubeClient, namespace: str) -> S
     from headstart_operator.kube_lease import Lease
     from headstart_operator.kube_pools import KubernetesPools
 
-    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
+    identity = f"{pod_name(os.environ)}_{secrets.token_hex(4)}"
     pods = KubernetesPools(kube, namespace=namespace, selector=config.pool_selector)
     lease = Lease(kube, namespace=namespace, name=config.lease, identity=identity)
     events = EventRecorder(kube, namespace=namespace, instance=identity)

@@ -174,12 +174,13 @@ async def test_a_router_without_an_admins_key_is_told_what_to_set(
 @pytest.mark.parametrize(
     ("access", "message"),
     [
+        (PodAccess(key="kéy"), r"^operator\.pod_key: .* visible ASCII"),
         (PodAccess(cert_file="/x", key_file="/x"), r"operator\.pod_tls\.ca_file: set it too"),
         (PodAccess(server_name="x"), r"operator\.pod_tls\.ca_file: set it too"),
         (PodAccess(ca_file="/nowhere"), r"operator\.pod_tls\.ca_file: /nowhere cannot be read"),
     ],
 )
-def test_files_for_pods_that_cannot_work_are_named_at_the_start(access: PodAccess, message: str) -> None:
+def test_access_to_pods_that_cannot_work_is_named_at_the_start(access: PodAccess, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PodConnector(access)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,6 +20,7 @@ from headstart.contract.identity import PodIdentity
 from headstart.contract.prefix import hash_root
 from headstart.contract.request import GenerateSpec
 from headstart.edge.limits import Limits
+from headstart.edge.names import pod_name, pod_uid
 from headstart.engine.decoder import Decoder
 from headstart.engine.handle import EngineHandle
 from headstart.engine.loop import EngineLoop, EngineParts
@@ -167,8 +167,8 @@ def _longest_token(tokenizer: Tokenizer | None) -> int:
 def _identity(settings: Settings, model: ServedModel, *, epoch: str, root: bytes) -> PodIdentity:
     return PodIdentity(
         epoch=epoch,
-        pod_name=os.environ.get("POD_NAME", socket.gethostname()),
-        pod_uid=os.environ.get("POD_UID", ""),
+        pod_name=pod_name(os.environ),
+        pod_uid=pod_uid(os.environ),
         model=model.name,
         model_fingerprint=model.fingerprint,
         tokenizer_fingerprint=model.tokenizer.fingerprint if model.tokenizer else "",

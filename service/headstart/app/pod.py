@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from headstart.app.loading import ModelLoading, Progress
 from headstart.config import Settings
 from headstart.edge.entrance import Entrance
 from headstart.edge.listening import check_port, stop_signals
+from headstart.edge.names import pod_name
 from headstart.edge.prompts import PromptReader
 from headstart.edge.web import Web
 from headstart.engine.handle import EngineHandle
@@ -142,7 +142,7 @@ async def _bring_up(settings: Settings, loading: ModelLoading, progress: Progres
     entrance = Entrance(entrance_options(settings.server))
     signals = open_signals(
         service_name="headstart",
-        instance_id=os.environ.get("POD_NAME", socket.gethostname()),
+        instance_id=pod_name(os.environ),
         otlp_endpoint=settings.telemetry.otlp_endpoint,
         has_vllm_names=settings.telemetry.vllm_metric_names,
     )
