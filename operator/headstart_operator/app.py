@@ -34,7 +34,7 @@ from headstart.edge.names import pod_name
 from headstart.edge.tracing import TracingInterceptor
 from headstart.edge.web import Web
 from headstart.telemetry.requests import RequestInstruments
-from headstart.telemetry.signals import Signals, open_signals
+from headstart.telemetry.signals import Additions, Signals, open_signals
 
 from headstart_operator.balancer import Balancer
 from headstart_operator.catalog import Catalog
@@ -42,7 +42,7 @@ from headstart_operator.config import OperatorConfig
 from headstart_operator.connection import PodConnector
 from headstart_operator.fleet import Fleet
 from headstart_operator.inference_service import SERVICE, InferenceService
-from headstart_operator.metrics import FleetMetrics, RouteMetrics
+from headstart_operator.metrics import VIEWS, FleetMetrics, RouteMetrics
 from headstart_operator.proxy import Proxy
 from headstart_operator.recorder import RouteRecorder
 from headstart_operator.router_service import RouterServicer
@@ -137,6 +137,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
         service_name="headstart-operator",
         instance_id=pod_name(os.environ),
         otlp_endpoint=config.otlp_endpoint,
+        additions=Additions(views=VIEWS),
     )
     fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)

@@ -109,7 +109,7 @@ class RouteRecord:
 
     def _end_unfinished(self, reason: str) -> None:
         for finished in self._unfinished():
-            finished.finish_reason = pb.FinishReason.Value(f"FINISH_REASON_{reason.upper()}")
+            finished.MergeFrom(pb.Finished(finish_reason=f"FINISH_REASON_{reason.upper()}"))
             self._ends.setdefault(finished.index, finished)
 
     def _untouched(self) -> Iterator[pb.Finished]:

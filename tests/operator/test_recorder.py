@@ -9,7 +9,7 @@ import pytest
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.errors import DeadlineExceededError, NotFoundError
 from headstart.telemetry.requests import RequestInstruments
-from headstart.telemetry.signals import Signals, open_signals
+from headstart.telemetry.signals import Additions, Signals, open_signals
 from headstart_operator.recorder import RouteRecorder
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -33,7 +33,10 @@ class Told:
         self.clock = Clock()
         self._spans = InMemorySpanExporter()
         self.signals: Signals = open_signals(
-            service_name="r", instance_id="r-0", span_processors=(SimpleSpanProcessor(self._spans),), environ={}
+            service_name="r",
+            instance_id="r-0",
+            additions=Additions(span_processors=(SimpleSpanProcessor(self._spans),)),
+            environ={},
         )
         self.recorder = RouteRecorder(
             RequestInstruments(self.signals.meter), captures_content=captures_content, clock=self.clock

@@ -15,6 +15,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -62,19 +63,30 @@ class _Collected:
         return self.families
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """`span_processors` get the spans too; `views` are for instruments that cannot say themselves how they sum up."""
+
+    span_processors: tuple[SpanProcessor, ...] = ()
+    views: tuple[View, ...] = ()
+
+
+NO_ADDITIONS = Additions()
+
+
 def open_signals(
     *,
     service_name: str,
     instance_id: str,
     otlp_endpoint: str | None = None,
     has_vllm_names: bool = False,
-    span_processors: tuple[SpanProcessor, ...] = (),
+    additions: Additions = NO_ADDITIONS,
     environ: Mapping[str, str] = os.environ,
 ) -> Signals:
     """`OTEL_SERVICE_NAME` wins over `service_name`, `OTEL_EXPORTER_OTLP_*ENDPOINT` over `otlp_endpoint`.
 
-    With `has_vllm_names` the exposition has a pod's metrics twice, also as vLLM calls them. `span_processors` get the
-    spans too. Raises ConfigError for a protocol that is unknown or not installed.
+    With `has_vllm_names` the exposition has a pod's metrics twice, also as vLLM calls them. Raises ConfigError for a
+    protocol that is unknown or not installed.
     """
     name = environ.get("OTEL_SERVICE_NAME") or service_name
     resource = Resource.create({"service.name": name, "service.instance.id": instance_id})
@@ -83,8 +95,8 @@ def open_signals(
     to_collector = metric_exporter(otlp_endpoint, environ)
     if to_collector is not None:
         readers.append(PeriodicExportingMetricReader(to_collector))
-    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-    tracer, close_tracer = _open_tracer(resource, span_exporter(otlp_endpoint, environ), span_processors)
+    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False, views=additions.views)
+    tracer, close_tracer = _open_tracer(resource, span_exporter(otlp_endpoint, environ), additions.span_processors)
     return Signals(
         tracer=tracer,
         meter=meters.get_meter(_SCOPE),

@@ -33,7 +33,7 @@ from headstart.server.prefix_cache import PrefixCacheServicer
 from headstart.server.recorder import RequestRecorder
 from headstart.server.server import PodServer, PodServices
 from headstart.telemetry.requests import RequestInstruments
-from headstart.telemetry.signals import Signals, open_signals
+from headstart.telemetry.signals import Additions, Signals, open_signals
 from headstart.text.chat import ChatTemplate
 from headstart.text.detokenizer import StreamDecoder
 from headstart.text.tokenizer import Tokenizer
@@ -274,7 +274,7 @@ async def start_pod():
             service_name="headstart",
             instance_id="pod-0",
             has_vllm_names=has_vllm_names,
-            span_processors=(SimpleSpanProcessor(spans),),
+            additions=Additions(span_processors=(SimpleSpanProcessor(spans),)),
             environ={},
         )
         completions = PodCompletions(

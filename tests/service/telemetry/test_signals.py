@@ -7,7 +7,7 @@ import threading
 import pytest
 from headstart.errors import ConfigError
 from headstart.telemetry.otlp import metric_exporter, span_exporter
-from headstart.telemetry.signals import Signals, open_signals
+from headstart.telemetry.signals import Additions, Signals, open_signals
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
@@ -44,7 +44,7 @@ def test_the_standard_service_name_wins() -> None:
     signals = open_signals(
         service_name="pod",
         instance_id="pod-0",
-        span_processors=(SimpleSpanProcessor(spans),),
+        additions=Additions(span_processors=(SimpleSpanProcessor(spans),)),
         environ={"OTEL_SERVICE_NAME": "mine"},
     )
     signals.tracer.start_span("a").end()
