@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from headstart.cli import cache, generate, main
+from headstart.cli import cache, chat, generate, main
 from headstart.cli.demo import demo_settings
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
+from headstart.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +200,43 @@ def test_bytes_on_stdin_that_are_no_text_are_one_line(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
     assert main([command, "-"]) == 2
     assert capsys.readouterr().err == "headstart: stdin: not UTF-8 text\n"
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"hi \xff\n"])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_turn_that_is_no_text_is_one_line(line: bytes, errors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line), encoding="utf-8", errors=errors))
+    with pytest.raises(ConfigError, match=r"^stdin: not UTF-8 text$"):
+        chat._ask()
+
+
+@pytest.mark.parametrize("flag", ["--stop", "--system", "--cache-salt", "--model"])
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_a_flags_text_that_cannot_be_sent_is_refused_with_its_name(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, flag, "\udcff"])
+    assert stopped.value.code == 2
+    assert f"error: argument {flag}: not UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("arguments", [["config"], ["--help"]])
+def test_an_output_that_is_full_is_one_line(arguments: list[str], is_buffered: bool) -> None:
+    command = [sys.executable, *([] if is_buffered else ["-u"]), "-m", "headstart", *arguments]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environ, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "headstart: cannot write: No space left on device\n")
+
+
+def test_a_character_that_the_terminal_has_not_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(["--version"]) == 0
+    generate.print_text([pb.GenerateResponse(chunk=pb.Chunk(text="hot \U0001f336"))], 1)
+    assert shown.getvalue().endswith(b"hot ?")
 
 
 def test_a_misspelt_part_of_cache_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

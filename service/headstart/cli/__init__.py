@@ -7,11 +7,18 @@ Nothing here holds state; what a command needs, its module builds and drops.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 
 from headstart.errors import HeadstartError
+
+# The disk, a quota or a file's limit is full, or the terminal is gone.
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 # command -> (module with `configure` and `run`, one line of help)
 _COMMANDS = {
@@ -33,23 +40,54 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors go to stderr as one short text, never as a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_overview())
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        return _print_version()
-    name = arguments.pop(0)
-    if name not in _COMMANDS:
-        return _fail(f"no such command: {name}{nearest(name, list(_COMMANDS))}; try headstart --help", 2)
+    _take_any_text()
     try:
-        return run_command(name, *_COMMANDS[name], arguments)
+        try:
+            return _run(arguments)
+        finally:
+            _flush()
     except HeadstartError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_output()
         return 1
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _drop_output()
+        return _fail(f"cannot write: {error.strerror}", 1)
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        return _print_version()
+    name, *rest = arguments
+    if name not in _COMMANDS:
+        return _fail(f"no such command: {name}{nearest(name, list(_COMMANDS))}; try headstart --help", 2)
+    return run_command(name, *_COMMANDS[name], rest)
+
+
+def _take_any_text() -> None:
+    """A terminal that cannot show a character of an answer shows a question mark for it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _flush() -> None:
+    """What is still to be written fails here, where it can be told, not when the interpreter ends."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Nobody gets what is left: the interpreter must not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file has nothing left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_command(name: str, module_name: str, summary: str, arguments: list[str]) -> int:

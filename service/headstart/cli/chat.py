@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from headstart.cli import client
+from headstart.cli.values import read_stdin, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 
@@ -17,7 +18,7 @@ _HELLO_TIMEOUT_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--system", metavar="TEXT", help="The system turn.")
+    parser.add_argument("--system", type=words, metavar="TEXT", help="The system turn.")
     client.add_endpoint_flags(parser)
     client.add_sampling_flags(parser)
 
@@ -52,9 +53,12 @@ def _converse(stub: rpc.InferenceStub, parsed: argparse.Namespace) -> int:
 
 
 def _ask() -> str | None:
-    """One line from the person; None at the end of the input. The prompt sign is only shown on a terminal."""
+    """One line from the person; None at the end of the input. The prompt sign is only shown on a terminal.
+
+    Raises ConfigError for bytes that are no UTF-8.
+    """
     try:
-        return input("> " if sys.stdin.isatty() else "")
+        return read_stdin(lambda: input("> " if sys.stdin.isatty() else ""))
     except EOFError:
         return None
 

@@ -13,7 +13,7 @@ from typing import cast
 
 import grpc
 
-from headstart.cli.values import MAX_INT32, MAX_UINT32, MAX_UINT64, endpoint, seconds, whole
+from headstart.cli.values import MAX_INT32, MAX_UINT32, MAX_UINT64, endpoint, seconds, whole, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.keyed_channel import KeyedChannel
 from headstart.edge.tls import NamedFile, client_credentials
@@ -113,9 +113,11 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=whole(-1, MAX_INT32))
     group.add_argument("--min-p", type=float)
     group.add_argument("--seed", type=whole(0, MAX_UINT64), help="The same seed gives the same answer [drawn].")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="End before this text; repeatable.")
-    group.add_argument("--cache-salt", default="", help="Share cached prefixes only within one salt.")
-    group.add_argument("--model", default="", help="The served model's name [whatever is served].")
+    group.add_argument(
+        "--stop", type=words, action="append", default=[], metavar="TEXT", help="End before this text; repeatable."
+    )
+    group.add_argument("--cache-salt", type=words, default="", help="Share cached prefixes only within one salt.")
+    group.add_argument("--model", type=words, default="", help="The served model's name [whatever is served].")
 
 
 def request_from(parsed: argparse.Namespace) -> pb.GenerateRequest:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from google.protobuf.json_format import MessageToDict
 
 from headstart.cli import client
-from headstart.cli.values import MAX_INT32, MAX_UINT32, read_prompt, token_ids, whole
+from headstart.cli.values import MAX_INT32, MAX_UINT32, read_prompt, token_ids, whole, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token-ids", type=token_ids, metavar="IDS", help="The prompt as token ids, separated by commas, instead."
     )
     parser.add_argument("--chat", action="store_true", help="Send the prompt as a user's turn of a chat.")
-    parser.add_argument("--system", metavar="TEXT", help="The system turn before it; implies --chat.")
+    parser.add_argument("--system", type=words, metavar="TEXT", help="The system turn before it; implies --chat.")
     parser.add_argument("--json", action="store_true", help="Print each message of the stream as one JSON line.")
     client.add_endpoint_flags(parser)
     client.add_sampling_flags(parser)
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="Smaller runs first where the pod heeds it [0].",
     )
-    parser.add_argument("--request-id", default="", help="Name of the request [made by the pod].")
+    parser.add_argument("--request-id", type=words, default="", help="Name of the request [made by the pod].")
 
 
 def run(parsed: argparse.Namespace) -> int:

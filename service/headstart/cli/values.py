@@ -56,12 +56,38 @@ def endpoint(text: str) -> str:
     return text
 
 
+def words(text: str) -> str:
+    """Any text. Bytes of a command line that are no UTF-8 arrive as characters that cannot be sent."""
+    if not _is_utf8(text):
+        raise argparse.ArgumentTypeError("not UTF-8 text")
+    return text
+
+
 def read_prompt(argument: str | None) -> str:
     """The argument, or for - and None what stdin holds. Raises ConfigError for bytes that are no UTF-8."""
-    origin = "stdin" if argument in (None, "-") else "the prompt"
+    if argument is not None and argument != "-":
+        return _told(argument, "the prompt")
+    return read_stdin(sys.stdin.read)
+
+
+def read_stdin(read: Callable[[], str]) -> str:
+    """What `read` reads of stdin. Raises ConfigError for bytes that are no UTF-8."""
     try:
-        text = sys.stdin.read() if argument is None or argument == "-" else argument
-        text.encode()
-    except UnicodeError:
-        raise ConfigError(f"{origin}: not UTF-8 text") from None
+        text = read()
+    except UnicodeDecodeError:
+        raise ConfigError("stdin: not UTF-8 text") from None
+    return _told(text, "stdin")
+
+
+def _told(text: str, origin: str) -> str:
+    if not _is_utf8(text):
+        raise ConfigError(f"{origin}: not UTF-8 text")
     return text
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
