@@ -206,7 +206,7 @@ class EngineLoop:
             accepted=tuple(self._outbox.accepted),
             free_blocks=stats.free_blocks,
             prefill_tokens_per_s=self._rates.prefill_tokens_per_s,
-            decode_step_s=self._rates.decode_step_s,
+            decode_step_s=self._rates.decode_step_s(stats.running),
         )
         result = self._outbox.result(
             load=load,

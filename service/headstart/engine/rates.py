@@ -19,11 +19,25 @@ class StepRates:
     """
 
     def __init__(self) -> None:
-        self.decode_step_s = 0.0
+        self._decode_s: dict[int, float] = {}
+        """By the power of two that the rows of a step reach."""
         self.best_prefill_tokens_per_s = 0.0
         """Of the fastest step that was large enough to show it: no queue was ever worked off faster."""
         self._prefill_tokens = 0.0
         self._prefill_s = 0.0
+
+    def decode_step_s(self, num_rows: int) -> float:
+        """Expected time of a decode step with so many rows; 0.0 before the first.
+
+        A step of a hundred rows says little of a lone one: an idle pod would look slow for ever, because routers then
+        send it nothing. What was not seen is taken from the nearest size that was, in proportion for fewer rows: too
+        hopeful, and so put right by the next request.
+        """
+        if not self._decode_s:
+            return 0.0
+        wanted = _size(num_rows)
+        nearest = min(self._decode_s, key=lambda size: (abs(size - wanted), size))
+        return self._decode_s[nearest] / float(1 << max(0, nearest - wanted))
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -33,7 +47,7 @@ class StepRates:
         """Learn from one step. A row is taken for a decode when it computes one token besides its drafts."""
         total = plan.total_tokens
         if total == plan.num_rows + sum(map(len, plan.drafts.values())):
-            self._observe_decode(duration_s)
+            self._observe_decode(plan.num_rows, duration_s)
             return
         drafts = plan.drafts
         prefill = sum(
@@ -44,14 +58,18 @@ class StepRates:
         share_s = duration_s * prefill / total
         if prefill < total:
             # Floored, or the noise of a step that is nearly all decodes would pass for a fast prefill.
-            share_s = max(duration_s - self.decode_step_s, 0.5 * share_s)
+            num_decodes = sum(count == 1 + len(drafts.get(row, ())) for row, count in enumerate(plan.num_tokens))
+            share_s = max(duration_s - self.decode_step_s(num_decodes), 0.5 * share_s)
         if prefill >= _TELLING_TOKENS and share_s > 0.0:
             self.best_prefill_tokens_per_s = max(self.best_prefill_tokens_per_s, prefill / share_s)
         self._prefill_tokens = _DECAY * self._prefill_tokens + prefill
         self._prefill_s = _DECAY * self._prefill_s + share_s
 
-    def _observe_decode(self, duration_s: float) -> None:
-        if self.decode_step_s == 0.0:
-            self.decode_step_s = duration_s
-        else:
-            self.decode_step_s += (1.0 - _DECAY) * (duration_s - self.decode_step_s)
+    def _observe_decode(self, num_rows: int, duration_s: float) -> None:
+        size = _size(num_rows)
+        before_s = self._decode_s.get(size, duration_s)
+        self._decode_s[size] = before_s + (1.0 - _DECAY) * (duration_s - before_s)
+
+
+def _size(num_rows: int) -> int:
+    return max(1, num_rows).bit_length() - 1

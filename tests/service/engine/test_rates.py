@@ -20,7 +20,7 @@ def plan(*num_tokens, drafts=None):
 
 def test_nothing_is_known_before_the_first_step():
     rates = StepRates()
-    assert (rates.prefill_tokens_per_s, rates.decode_step_s) == (0.0, 0.0)
+    assert (rates.prefill_tokens_per_s, rates.decode_step_s(1)) == (0.0, 0.0)
 
 
 def test_decode_steps_do_not_change_the_prefill_rate():
@@ -28,13 +28,13 @@ def test_decode_steps_do_not_change_the_prefill_rate():
     rates.observe(plan(1000), 0.5)
     rates.observe(plan(1, 1, 1), 0.02)
     assert rates.prefill_tokens_per_s == pytest.approx(2000)
-    assert rates.decode_step_s == pytest.approx(0.02)
+    assert rates.decode_step_s(3) == pytest.approx(0.02)
 
 
 def test_rows_with_drafts_are_decodes():
     rates = StepRates()
     rates.observe(plan(4, 1, drafts={0: [7, 8, 9]}), 0.03)
-    assert (rates.prefill_tokens_per_s, rates.decode_step_s) == (0.0, 0.03)
+    assert (rates.prefill_tokens_per_s, rates.decode_step_s(2)) == (0.0, 0.03)
 
 
 def test_the_decodes_beside_a_prefill_are_not_charged_to_it():
@@ -42,6 +42,22 @@ def test_the_decodes_beside_a_prefill_are_not_charged_to_it():
     rates.observe(plan(1, 1), 0.02)
     rates.observe(plan(1, 1, 500), 0.02 + 0.25)
     assert rates.prefill_tokens_per_s == pytest.approx(2000)
+
+
+def test_a_large_batch_does_not_make_a_lone_request_look_slow():
+    rates = StepRates()
+    for _ in range(30):
+        rates.observe(plan(1), 0.008)
+    for _ in range(30):
+        rates.observe(plan(*[1] * 100), 0.06)
+    assert rates.decode_step_s(0) == rates.decode_step_s(1) == pytest.approx(0.008)
+    assert rates.decode_step_s(100) == rates.decode_step_s(5000) == pytest.approx(0.06)
+
+
+def test_a_size_that_was_never_seen_is_taken_for_no_slower_than_its_part_of_the_nearest():
+    rates = StepRates()
+    rates.observe(plan(*[1] * 64), 0.064)
+    assert rates.decode_step_s(16) == pytest.approx(0.016)
 
 
 def test_a_small_chunk_weighs_little():
@@ -59,7 +75,7 @@ def test_a_change_of_speed_is_followed_within_some_tens_of_steps():
         rates.observe(plan(100), 0.1)
         rates.observe(plan(1), 0.01)
     assert rates.prefill_tokens_per_s == pytest.approx(1000, rel=0.15)
-    assert rates.decode_step_s == pytest.approx(0.01, rel=2)
+    assert rates.decode_step_s(1) == pytest.approx(0.01, rel=2)
 
 
 def test_steps_without_duration_divide_nothing_by_zero():

@@ -90,7 +90,7 @@ class VirtualPod:
             accepted=accepted,
             free_blocks=stats.free_blocks,
             prefill_tokens_per_s=self.rates.prefill_tokens_per_s,
-            decode_step_s=self.rates.decode_step_s,
+            decode_step_s=self.rates.decode_step_s(stats.running),
             step_age_s=0.0,
             draining=self.is_draining,
         )
