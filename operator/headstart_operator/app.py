@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
@@ -47,6 +48,7 @@ from headstart_operator.proxy import Proxy
 from headstart_operator.recorder import RouteRecorder
 from headstart_operator.router_service import RouterServicer
 from headstart_operator.source import Source, open_source
+from headstart_operator.supervisor import keep_running
 
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
@@ -186,7 +188,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
         grpc_port=grpc_port,
         health_port=health_port,
         source=source,
-        learning=asyncio.create_task(_keep_learning(fleet, catalog), name="learn pods"),
+        learning=asyncio.create_task(keep_running(partial(_keep_learning, fleet, catalog), "learning of pods")),
     )
 
 

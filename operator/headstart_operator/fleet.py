@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import grpc.aio
@@ -26,6 +27,7 @@ from headstart_operator.pool import Pools
 from headstart_operator.routing import Routing
 from headstart_operator.score import Query, Ranked
 from headstart_operator.subscriber import SILENCE_S, Subscriber
+from headstart_operator.supervisor import keep_running
 from headstart_operator.view import PodView
 
 PATIENCE_S = 5.0
@@ -83,7 +85,7 @@ class Fleet:
 
     def start(self) -> None:
         """Begin to follow the pods."""
-        self._task = asyncio.create_task(self._run(), name="fleet")
+        self._task = asyncio.create_task(keep_running(self._run, "following discovery"))
 
     async def close(self) -> None:
         """Stop following and close the connections."""
@@ -215,7 +217,7 @@ class Fleet:
         channel = self._connect(ref.address)
         subscriber = Subscriber(ref, channel, self.index, resyncs=self.counters.resyncs, silence_s=self._silence_s)
         pod = FollowedPod(ref, channel, subscriber, self._routing.placements)
-        pod.task = asyncio.create_task(self._follow(pod), name=f"follow {ref.name}")
+        pod.task = asyncio.create_task(keep_running(partial(self._follow, pod), f"following pod {ref.name}"))
         return pod
 
     async def _let_go(self, pod: FollowedPod) -> None:

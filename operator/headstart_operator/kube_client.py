@@ -87,9 +87,9 @@ class KubeClient:
                 raise KubeError(0, f"the answer broke off: {error}") from error
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def _send(
         self,
@@ -103,44 +103,53 @@ class KubeClient:
         response = await self._send_once(method, path, params=params, body=body, read_timeout_s=read_timeout_s)
         if response.status == 401:
             response.release()
-            await self.close()
             self._credentials = None
+            await self.close()
             response = await self._send_once(method, path, params=params, body=body, read_timeout_s=read_timeout_s)
         if response.status >= 400:
-            async with response:
-                text = (await response.text())[:200]
-            raise KubeError(response.status, text)
+            raise KubeError(response.status, await _reason(response))
         return response
 
     async def _send_once(
         self, method: str, path: str, *, params: Mapping[str, str], body: Json | None, read_timeout_s: float
     ) -> aiohttp.ClientResponse:
-        credentials = await self._open()
-        headers = {"accept": "application/json", "content-type": "application/json"}
-        if method == "PATCH":
-            headers["content-type"] = "application/merge-patch+json"
-        for setting in cast("dict[str, dict[str, str]]", credentials.auth_settings()).values():
-            headers[setting["key"]] = setting["value"]
-        assert self._session is not None
+        session, host, proof = await self._open()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
-            return await self._session.request(
+            return await session.request(
                 method,
-                f"{credentials.host}{path}",
+                f"{host}{path}",
                 params=params,
                 data=json.dumps(body) if body is not None else None,
-                headers=headers,
+                headers={"accept": "application/json", "content-type": kind, **proof},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_TIMEOUT_S, sock_read=read_timeout_s),
             )
         except aiohttp.ClientError as error:
             raise KubeError(0, f"cannot reach the Kubernetes API: {error}") from error
 
-    async def _open(self) -> client.Configuration:
-        if self._credentials is None:
-            self._credentials = await asyncio.to_thread(self._load)
-        if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=_tls(self._credentials))
-            self._session = aiohttp.ClientSession(connector=connector)
-        return self._credentials
+    async def _open(self) -> tuple[aiohttp.ClientSession, str, dict[str, str]]:
+        """A session, the API's address, and the headers that say who we are. Raises KubeError."""
+        try:
+            if self._credentials is None:
+                self._credentials = await asyncio.to_thread(self._load)
+            credentials = self._credentials
+            # A token that has expired is read anew by this.
+            settings = cast("dict[str, dict[str, str]]", credentials.auth_settings())
+            if self._session is None:
+                connector = aiohttp.TCPConnector(ssl=_tls(credentials))
+                self._session = aiohttp.ClientSession(connector=connector)
+        except Exception as error:
+            # Files may be unreadable while they are replaced, in as many ways as there are forms of credentials.
+            raise KubeError(0, f"the credentials cannot be read: {error}") from error
+        return self._session, credentials.host, {each["key"]: each["value"] for each in settings.values()}
+
+
+async def _reason(response: aiohttp.ClientResponse) -> str:
+    async with response:
+        try:
+            return (await response.text(errors="replace"))[:200]
+        except aiohttp.ClientError:
+            return response.reason or ""
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from headstart_operator.admission import QueueLimits
@@ -21,6 +22,7 @@ from headstart_operator.kube_pods import KubernetesPods
 from headstart_operator.kube_selector import selector_text
 from headstart_operator.pool import Pool
 from headstart_operator.score import Policy
+from headstart_operator.supervisor import keep_running
 
 API_VERSION = "headstart.dev/v1alpha1"
 KIND = "EnginePool"
@@ -69,8 +71,7 @@ class KubernetesPools:
 
     async def follow(self) -> AsyncGenerator[frozenset[PodRef], None]:
         """Never ends. The first set waits for the pods of every pool, or 5 s."""
-        watching = asyncio.create_task(self._follow_pools(), name="follow pools")
-        watching.add_done_callback(_report)
+        watching = asyncio.create_task(keep_running(self._follow_pools, "following EnginePools"))
         try:
             while True:
                 await self._changed.wait()
@@ -83,6 +84,7 @@ class KubernetesPools:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._tasks.clear()
 
     def _merged(self) -> frozenset[PodRef]:
         by_uid: dict[str, PodRef] = {}
@@ -124,8 +126,8 @@ class KubernetesPools:
         self.pools.update(pools)
         for name, pool in pools.items():
             if name not in self._tasks:
-                self._tasks[name] = asyncio.create_task(self._follow_pods(pool), name=f"follow pool {name}")
-                self._tasks[name].add_done_callback(_report)
+                following = keep_running(partial(self._follow_pods, pool), f"following the pods of EnginePool {name}")
+                self._tasks[name] = asyncio.create_task(following)
 
     async def _stop(self, name: str, *, forget: bool) -> None:
         """What a pool that changes selected stays until its pods are listed anew."""
@@ -187,8 +189,3 @@ def _whom(pool: Pool) -> tuple[str, int, str]:
     """What decides which pods are followed, and as what."""
     return pool.selector, pool.port, pool.model
 
-
-def _report(task: asyncio.Task[None]) -> None:
-    """A follower never ends by itself; a fault of ours must not end one in silence."""
-    if not task.cancelled() and task.exception() is not None:
-        _LOGGER.error("%s has ended", task.get_name(), exc_info=task.exception())

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from headstart_operator.config import OperatorConfig
 from headstart_operator.fleet import Fleet, PodSource
 from headstart_operator.pods import StaticPods
 from headstart_operator.pool import Pool, Pools
+from headstart_operator.supervisor import keep_running
 
 if TYPE_CHECKING:
     from headstart_operator.kube_client import KubeClient
@@ -57,8 +59,8 @@ class Source:
         """Begin to compete for the Lease and, while it is held, to write."""
         if self.duties is not None:
             self._tasks = [
-                asyncio.create_task(self.duties.lease.run(), name="lease"),
-                asyncio.create_task(self.duties.keeper.run(fleet), name="keep pools"),
+                asyncio.create_task(keep_running(self.duties.lease.run, "competing for the Lease")),
+                asyncio.create_task(keep_running(partial(self.duties.keeper.run, fleet), "writing of EnginePools")),
             ]
 
     async def stop(self) -> None:

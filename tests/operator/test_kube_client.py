@@ -36,3 +36,20 @@ async def test_a_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_pat
         with pytest.raises(KubeError, match="401"):
             await kube.list_all("/api/v1/namespaces/ns/pods", {})
         await kube.close()
+
+
+async def test_credentials_that_cannot_be_read_for_a_while_are_an_error_of_the_api_and_then_found(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("x")
+    (tmp_path / "token").write_text("first")
+    async with KubeServer() as server:
+        server.token = "first"
+        kube = KubeClient(lambda: in_cluster(tmp_path, server.url))
+        await kube.list_all("/api/v1/namespaces/ns/pods", {})
+        server.token = "second"
+        (tmp_path / "token").write_text("")
+        for _ in range(2):
+            with pytest.raises(KubeError, match="0: the credentials cannot be read: Token file exists but empty"):
+                await kube.list_all("/api/v1/namespaces/ns/pods", {})
+        (tmp_path / "token").write_text("second")
+        await kube.list_all("/api/v1/namespaces/ns/pods", {})
+        await kube.close()
