@@ -2,7 +2,7 @@
 
     queue    = (the pod's pending prefill + our own placements that it has not confirmed) / prefill rate
     prefill  = (prompt - hit) / prefill rate
-    decode   = min(max_tokens, mean output) x the pod's decode step
+    decode   = min(max_tokens, mean output) x the pod's decode step, its kind's before it has decoded
     eviction = tokens that it must evict x h / (1 - h) / prefill rate
     behind   = (prefill + eviction) x a x (queue + prefill) / (1 - u)
 
@@ -96,7 +96,7 @@ def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX)
     if not views:
         return []
     rates = _rates(views)
-    ranked = _prices(query, views, rates)
+    ranked = _prices(query, views, rates, _decode_steps(views))
     if policy is Policy.ROUND_ROBIN:
         ranked = _rotated(query, ranked)
     elif policy is Policy.LEAST_LOADED:
@@ -108,7 +108,9 @@ def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX)
     return ranked
 
 
-def _prices(query: Query, views: Sequence[PodView], rates: Mapping[str, float]) -> list[Ranked]:
+def _prices(
+    query: Query, views: Sequence[PodView], rates: Mapping[str, float], steps: Mapping[str, float]
+) -> list[Ranked]:
     """One pass over all pods: what depends on the query alone is worked out before it."""
     matched = query.matched if query.reads_cache else {}
     prompt_tokens = query.prompt_tokens
@@ -127,7 +129,7 @@ def _prices(query: Query, views: Sequence[PodView], rates: Mapping[str, float]) 
             evicted_blocks = max(0.0, evicted_blocks - spare_blocks)
         queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
         prefill_s = (prompt_tokens - hit_tokens) / rate
-        decode_s = output_tokens * load.decode_step_s
+        decode_s = output_tokens * (load.decode_step_s or steps[view.numerics_id])
         eviction_s = evicted_blocks * block_size * asked_again / rate
         behind_s = (prefill_s + eviction_s) * behind_per_s * (queue_s + prefill_s)
         ranked.append(Ranked(view, matched_blocks, hit_tokens, queue_s, prefill_s, decode_s, eviction_s, behind_s))
@@ -171,6 +173,20 @@ def _rates(views: Sequence[PodView]) -> dict[str, float]:
             rates[kind] = rate
     usual = max(rates.values()) or _UNMEASURED_TOKENS_PER_S
     return {kind: rate or usual for kind, rate in rates.items()}
+
+
+def _decode_steps(views: Sequence[PodView]) -> dict[str, float]:
+    """Seconds of a decode step on a pod of each kind that has not decoded yet: the mean of those that have.
+
+    Were it 0, a pod that has just started would seem to write for nothing and draw requests away from their prefix.
+    """
+    sums: dict[str, tuple[float, int]] = {}
+    for view in views:
+        kind, step_s = view.numerics_id, view.load.decode_step_s
+        sum_s, count = sums.get(kind, (0.0, 0))
+        sums[kind] = (sum_s + step_s, count + (step_s > 0.0))
+    usual_s = sum(sum_s for sum_s, _ in sums.values()) / max(1, sum(count for _, count in sums.values()))
+    return {kind: sum_s / count if count else usual_s for kind, (sum_s, count) in sums.items()}
 
 
 def _rotated(query: Query, ranked: list[Ranked]) -> list[Ranked]:

@@ -81,6 +81,19 @@ def test_the_time_of_its_output_counts_as_far_as_it_is_likely_to_write() -> None
     assert rank(query(max_tokens=10, mean_output_tokens=50.0), [slow])[0].decode_s == pytest.approx(0.2)
 
 
+def test_a_pod_that_has_never_decoded_is_taken_for_as_fast_as_its_kind() -> None:
+    views = [view("fresh"), view("a", decode_step_s=0.01), view("b", decode_step_s=0.03)]
+    asked = query(max_tokens=100, matched=held(a=10))
+    ranked = {each.view.name: each for each in rank(asked, views)}
+    assert names(rank(asked, views))[0] == "a"
+    assert ranked["fresh"].decode_s == pytest.approx(100 * 0.02)
+    other_kind = view("other", decode_step_s=0.5, numerics_id="other")
+    assert {each.view.name: each.decode_s for each in rank(asked, [*views, other_kind])}["fresh"] == pytest.approx(2.0)
+    (unknown,) = [each for each in rank(asked, [view("x", numerics_id="x"), *views]) if each.view.name == "x"]
+    assert unknown.decode_s == pytest.approx(2.0)
+    assert rank(asked, [view("fresh")])[0].decode_s == 0.0
+
+
 def test_a_cold_prefix_has_one_home_and_different_prefixes_spread_evenly() -> None:
     views = [view(name) for name in "abcd"]
     homes = Counter()
