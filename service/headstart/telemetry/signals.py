@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -23,6 +23,7 @@ from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
+from headstart.errors import ConfigError
 from headstart.telemetry.otlp import metric_exporter, span_exporter
 from headstart.telemetry.vllm_names import vllm_families
 
@@ -85,18 +86,33 @@ def open_signals(
 ) -> Signals:
     """`OTEL_SERVICE_NAME` wins over `service_name`, `OTEL_EXPORTER_OTLP_*ENDPOINT` over `otlp_endpoint`.
 
-    With `has_vllm_names` the exposition has a pod's metrics twice, also as vLLM calls them. Raises ConfigError for a
-    protocol that is unknown or not installed.
+    With `has_vllm_names` the exposition has a pod's metrics twice, also as vLLM calls them. Raises ConfigError that
+    tells of variables that cannot work.
     """
+    exporters = span_exporter(otlp_endpoint, environ), metric_exporter(otlp_endpoint, environ)
     name = environ.get("OTEL_SERVICE_NAME") or service_name
-    resource = Resource.create({"service.name": name, "service.instance.id": instance_id})
+    try:
+        resource = Resource.create({"service.name": name, "service.instance.id": instance_id})
+        return _open(resource, *exporters, additions=additions, has_vllm_names=has_vllm_names)
+    except ValueError as error:
+        raise ConfigError(f"the OTEL_* variables: {error}") from None
+
+
+def _open(
+    resource: Resource,
+    to_spans: SpanExporter | None,
+    to_metrics: MetricExporter | None,
+    *,
+    additions: Additions,
+    has_vllm_names: bool,
+) -> Signals:
+    """Raises ValueError for variables that the SDK refuses."""
+    tracer, close_tracer = _open_tracer(resource, to_spans, additions.span_processors)
     registry = CollectorRegistry()
     readers: list[MetricReader] = [PrometheusMetricReader(registry=registry, scope_info_enabled=False)]
-    to_collector = metric_exporter(otlp_endpoint, environ)
-    if to_collector is not None:
-        readers.append(PeriodicExportingMetricReader(to_collector))
+    if to_metrics is not None:
+        readers.append(PeriodicExportingMetricReader(to_metrics))
     meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False, views=additions.views)
-    tracer, close_tracer = _open_tracer(resource, span_exporter(otlp_endpoint, environ), additions.span_processors)
     return Signals(
         tracer=tracer,
         meter=meters.get_meter(_SCOPE),

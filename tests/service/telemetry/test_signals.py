@@ -93,6 +93,40 @@ def test_an_unknown_protocol_is_refused_at_the_start() -> None:
         open_signals(service_name="pod", instance_id="pod-0", otlp_endpoint=_COLLECTOR, environ=environ)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_BSP_SCHEDULE_DELAY", "abc"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "1.5"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "-1"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", ""),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
+        ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere"),
+    ],
+)
+def test_a_variable_that_cannot_work_is_refused_at_the_start_with_its_name(variable: str, value: str) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": _COLLECTOR, variable: value}
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        open_signals(service_name="pod", instance_id="pod-0", environ=environ)
+    open_signals(service_name="pod", instance_id="pod-0", environ={variable: value}).shutdown(timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "99999", "max_export_batch_size"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+    ],
+)
+def test_what_the_sdk_refuses_is_refused_in_one_line(
+    variable: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=rf"^the OTEL_\* variables: {reason}"):
+        open_signals(service_name="pod", instance_id="pod-0", otlp_endpoint=_COLLECTOR)
+
+
 def test_an_exporter_that_hangs_does_not_hold_up_the_exit() -> None:
     is_released = threading.Event()
     signals = Signals(
