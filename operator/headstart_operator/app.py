@@ -52,7 +52,7 @@ from headstart_operator.supervisor import keep_running
 
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
-_LEARN_INTERVAL_S = 0.25
+_LEARN_INTERVAL_S = 0.1
 # For a collector to take the last spans and metrics; one that is gone must not hold up the exit.
 _LAST_SIGNALS_S = 2.0
 
@@ -112,10 +112,15 @@ class Operator:
                     await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        """End everything now; calls in progress end UNAVAILABLE."""
+        """End everything now; calls in progress end UNAVAILABLE, their choices `cancelled`."""
         self.learning.cancel()
         await asyncio.gather(self.learning, return_exceptions=True)
         await self.balancer.close()
+        self.proxy.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                while self.balancer.num_running:
+                    await asyncio.sleep(0.01)
         await self.web.stop()
         await self.entrance.stop()
         self.health_servicer.close()
@@ -141,8 +146,8 @@ async def start_operator(config: OperatorConfig) -> Operator:
         otlp_endpoint=config.otlp_endpoint,
         additions=Additions(views=VIEWS),
     )
-    fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
+    fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)
     balancer = Balancer(
         fleet,
         catalog,
@@ -169,7 +174,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
     web = await _open_web(config, entrance, signals, health)
     web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
     entrance.start()
-    fleet.start()
+    fleet.start(is_prepared=catalog.is_prepared)
     source.start(fleet)
     await health_server.start()
     await server.start()
@@ -271,5 +276,6 @@ async def serve(config: OperatorConfig, *, on_ready: Callable[[Operator], None])
 async def _keep_learning(fleet: Fleet, catalog: Catalog) -> None:
     """Ask new pods for what requests will need, before the first request comes."""
     while True:
-        catalog.learn(fleet.snapshot())
+        catalog.learn(fleet.snapshot(), away=fleet.away())
+        fleet.check_ready()
         await asyncio.sleep(_LEARN_INTERVAL_S)

@@ -7,6 +7,8 @@ as during a rollout, and all of them are candidates. Knows nothing of streams or
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
 import secrets
 import time
@@ -19,7 +21,7 @@ from headstart.edge.limits import Limits
 from headstart.edge.validation import check_generate, unknown_model
 from headstart.errors import AlreadyExistsError, HeadstartError, InvalidRequestError, UnavailableError
 
-from headstart_operator.admission import Admission, Arrival, QueueLimits
+from headstart_operator.admission import RECHECK_S, Admission, Arrival, QueueLimits
 from headstart_operator.catalog import Catalog, Entry
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import GroupKey, PodKey
@@ -102,6 +104,7 @@ class Balancer:
         Raises InvalidRequestError, NotFoundError for a model that no pod serves, UnavailableError when its pods are
         gone.
         """
+        await self._await_return(request.model)
         groups = self._groups(request.model)
         request_id = request.request_id or secrets.token_hex(12)
         seed = request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(_SEED_BITS)
@@ -203,6 +206,13 @@ class Balancer:
 
     # ---- reading
 
+    async def _await_return(self, model: str) -> None:
+        """While the only pods of a model have just been lost, one may be back at any moment."""
+        while not self._fleet.groups(model) and self._fleet.is_expected(model):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):
+                    await self._fleet.changed()
+
     def _groups(self, model: str) -> Sequence[GroupKey]:
         self._known_models.update(group.model for group in self._fleet.groups())
         groups = self._fleet.groups(model)
@@ -239,12 +249,14 @@ class Balancer:
     def _claim(
         self, readings: Sequence[Reading], request_id: str, *, failed: Collection[PodKey] = (), needs_room: bool = True
     ) -> Claim | None:
-        """None when every candidate is full. Raises UnavailableError when there is no candidate."""
+        """None when every candidate is full or may be back at once. Raises UnavailableError when there is none."""
         started_s = self._clock()
         ranked = self._ranked(readings, failed=failed, needs_room=needs_room)
         if not ranked:
             groups = {reading.group for reading in readings}
             if any(view.group in groups and view.key not in failed for view in self._fleet.snapshot()):
+                return None
+            if any(self._fleet.is_expected(group.model) for group in groups):
                 return None
             raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
         reading, best = ranked[0]

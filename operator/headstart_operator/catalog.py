@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from headstart.errors import ModelError, UnavailableError
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
-from headstart_operator.identity import PodKey
+from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.view import PodView
 
 _TIMEOUT_S = 20.0
@@ -93,15 +93,20 @@ class Catalog:
             document=text.document,
         )
 
-    def learn(self, views: Sequence[PodView]) -> None:
-        """Ask new pods ahead of their first request, and forget those that are gone."""
-        present = {view.key for view in views}
+    def is_prepared(self, views: Collection[PodView]) -> bool:
+        """Whether each of them has said all that its requests need."""
+        return all(self._is_known(view) for view in views)
+
+    def learn(self, views: Sequence[PodView], *, away: Collection[tuple[PodKey, GroupKey]] = ()) -> None:
+        """Ask new pods ahead of their first request; forget those that are gone, but not those that are only `away`."""
+        present = {view.key for view in views} | {key for key, _ in away}
         for key in self._models.keys() - present:
             del self._models[key]
             self._widest = None
         for key in self._learning.keys() - present:
             self._learning.pop(key).cancel()
         fingerprints = {view.group.tokenizer_fingerprint for view in views}
+        fingerprints |= {group.tokenizer_fingerprint for _, group in away}
         for fingerprint in self._texts.keys() - fingerprints:
             # Its threads end by themselves once the last prompt that is being read lets go of them.
             del self._texts[fingerprint]

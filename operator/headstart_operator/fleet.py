@@ -33,6 +33,9 @@ from headstart_operator.view import PodView
 PATIENCE_S = 5.0
 """How long readiness waits for snapshots after the first list of pods."""
 
+COMING_BACK_S = 1.0
+"""How long a pod whose stream broke off is waited for: when only the connection was lost, it is back much sooner."""
+
 _LINGER_S = 3600.0
 """How long requests on a pod that discovery no longer names may go on; its own drain is shorter."""
 
@@ -66,6 +69,7 @@ class Fleet:
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._is_prepared: Callable[[Collection[PodView]], bool] = lambda _views: True
         self._source = source
         self._secret = fleet_secret
         self._connect = connect
@@ -83,8 +87,9 @@ class Fleet:
 
     # ---- life
 
-    def start(self) -> None:
-        """Begin to follow the pods."""
+    def start(self, *, is_prepared: Callable[[Collection[PodView]], bool] | None = None) -> None:
+        """Begin to follow the pods. Readiness waits until what their requests need besides `is_prepared`, too."""
+        self._is_prepared = is_prepared or self._is_prepared
         self._task = asyncio.create_task(keep_running(self._run, "following discovery"))
 
     async def close(self) -> None:
@@ -107,11 +112,19 @@ class Fleet:
 
     @property
     def is_ready(self) -> bool:
-        """From the first list and the snapshot of each ready pod on, or 5 s after the list. Never false again."""
+        """From the first list and all that is needed of each ready pod on, or 5 s after the list. Never false again."""
         return self._ready.is_set()
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
+
+    def check_ready(self) -> None:
+        """Look whether it is ready by now, for what `is_prepared` tells may have changed."""
+        if self._ready.is_set() or not self._has_listed:
+            return
+        wanted = [pod for pod in self._pods.values() if pod.is_wanted]
+        if all(pod.subscriber.is_live for pod in wanted) and self._is_prepared(self.snapshot()):
+            self._ready.set()
 
     async def changed(self) -> None:
         """Returns at the next change of any pod's load or state."""
@@ -138,6 +151,29 @@ class Fleet:
     def pods(self) -> tuple[FollowedPod, ...]:
         """Every pod that was discovered, as it is followed. Not to be changed."""
         return tuple(self._pods.values())
+
+    def away(self) -> tuple[tuple[PodKey, GroupKey], ...]:
+        """Pods that have said what they are and are no candidates now. They may be again."""
+        return tuple(
+            (pod.subscriber.replica.key, pod.group)
+            for pod in self._pods.values()
+            if pod.view is None and pod.group is not None
+        )
+
+    def is_expected(self, model: str) -> bool:
+        """Whether a pod of this model, "" for any, may be back at any moment: its stream has just broken off."""
+        since_s = asyncio.get_running_loop().time() - COMING_BACK_S
+        return any(
+            pod.lost_s > since_s and pod.is_wanted and pod.group is not None and model in ("", pod.group.model)
+            for pod in self._pods.values()
+        )
+
+    def doubt(self, key: PodKey) -> None:
+        """This pod did not let a request in. It is no candidate until its stream is let in anew."""
+        pod = self._pods.get(key.uid)
+        if pod is not None:
+            pod.subscriber.ask_anew()
+            self._touch_key(key)
 
     def hit_ratio(self, pool: str) -> float | None:
         """Share of prompt tokens that were cached, of the requests of this pool that ended lately; None before one."""
@@ -193,7 +229,7 @@ class Fleet:
                     if patience is None:
                         self._has_listed = True
                         patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._ready.set)
-                    self._check_ready()
+                    self.check_ready()
         finally:
             if patience is not None:
                 patience.cancel()
@@ -238,8 +274,7 @@ class Fleet:
                 self._learn_root(pod)
                 pod.touch()
                 self._touch()
-                if not self._ready.is_set():
-                    self._check_ready()
+                self.check_ready()
 
     def _learn_root(self, pod: FollowedPod) -> None:
         """Once a process: whether the fleet secret gives its root, and whether it fits the rest of its model's pods."""
@@ -257,11 +292,6 @@ class Fleet:
             _LOGGER.warning("pod %s: tokenizer or hash root differ from other pods of %s", pod.ref.name, hello.model)
 
     # ---- bookkeeping
-
-    def _check_ready(self) -> None:
-        wanted = [pod for pod in self._pods.values() if pod.is_wanted]
-        if self._has_listed and all(pod.subscriber.is_live for pod in wanted):
-            self._ready.set()
 
     def _touch_key(self, key: PodKey) -> None:
         pod = self._pods.get(key.uid)

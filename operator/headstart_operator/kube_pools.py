@@ -188,4 +188,3 @@ def _number(value: Any, field: str, *, least: int, most: int) -> int:
 def _whom(pool: Pool) -> tuple[str, int, str]:
     """What decides which pods are followed, and as what."""
     return pool.selector, pool.port, pool.model
-

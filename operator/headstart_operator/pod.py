@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +43,12 @@ class FollowedPod:
     def is_wanted(self) -> bool:
         """Whether discovery would have requests sent there."""
         return self.ref.is_ready and not self.ref.is_terminating
+
+    @property
+    def lost_s(self) -> float:
+        """When its stream broke off that was well, on the event loop's clock; long ago when it did not."""
+        lost_s = self.subscriber.lost_s
+        return -math.inf if lost_s is None else lost_s
 
     @property
     def group(self) -> GroupKey | None:

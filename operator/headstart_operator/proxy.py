@@ -7,9 +7,10 @@ pods are found or ranked. Holds no state but what belongs to one call.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -25,11 +26,17 @@ from headstart_operator.balancer import Balancer, Claim
 from headstart_operator.delivery import Delivery
 from headstart_operator.fleet import Fleet
 from headstart_operator.identity import PodKey
-from headstart_operator.reading import Job
+from headstart_operator.reading import Job, Reading
 from headstart_operator.recorder import RouteRecorder
 
 MAX_RETRIES = 2
 MAX_CONTINUATIONS = 2
+
+_PATIENCE_S = 2.0
+"""How long a request that has lost its pod waits for another, or for the same one to be back."""
+
+_PAUSE_S = 0.1
+"""What a pod whose connection broke is given before it is tried again."""
 
 POD_KEY = "headstart-pod"
 CACHED_KEY = "headstart-cached-tokens"
@@ -60,6 +67,8 @@ class _Progress:
         self.started_s = started_s
         self.ttft_s: float | None = None
         self.failed: set[PodKey] = set()
+        self.lost: set[PodKey] = set()
+        """Those of the failed that may be well: only the way to them broke."""
         self.num_attempts = 0
         self.num_retries = 0
         self.num_continuations = 0
@@ -75,6 +84,15 @@ class _Progress:
         """On this pod, with what was delivered so far."""
         self.claim = claim
         self.num_attempts += 1
+
+    def fail(self, failure: PodFailedError) -> None:
+        """The present pod failed."""
+        key = self.claim.view.key
+        self.failed.add(key)
+        if failure.is_lost:
+            self.lost.add(key)
+        else:
+            self.lost.discard(key)
 
     def attempt(self) -> Attempt:
         return Attempt(self.claim, self.delivery, beginning=self.beginning() if self.num_continuations else None)
@@ -136,6 +154,18 @@ class Proxy:
         self._balancer = balancer
         self._recorder = recorder
         self._clock = clock
+        self._attempts: set[Attempt] = set()
+        self._waits: set[asyncio.Timeout] = set()
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Every stream ends now, with an end for each choice of which the client has anything; none begins any more."""
+        self._is_closing = True
+        for attempt in self._attempts:
+            attempt.stop()
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(0.0)
 
     @property
     def is_ready(self) -> bool:
@@ -179,6 +209,9 @@ class Proxy:
         """One try after the other, until one ends well or no pod is left to try."""
         while True:
             attempt = progress.attempt()
+            self._attempts.add(attempt)
+            if self._is_closing:
+                attempt.stop()
             try:
                 async with aclosing(self._relay(attempt, progress, call)) as messages:
                     async for raw in messages:
@@ -187,9 +220,13 @@ class Proxy:
             except PodFailedError as error:
                 failure = error
             finally:
+                self._attempts.discard(attempt)
                 self._balancer.settle(progress.claim, attempt.usage)
                 call.trailers = _trailers(progress, attempt)
-            if not (failure.may_move and await self._move(progress)):
+            progress.fail(failure)
+            if failure.is_closed:
+                self._fleet.doubt(progress.claim.view.key)
+            if not (failure.may_move and await self._move(progress, call)):
                 for raw in progress.last_words(attempt):
                     yield raw
                 raise failure.error
@@ -202,32 +239,52 @@ class Proxy:
                     progress.ttft_s = self._clock() - progress.started_s
                 yield raw
 
-    async def _move(self, progress: _Progress) -> bool:
+    async def _move(self, progress: _Progress, call: Call) -> bool:
         """Claim another pod after the present one failed. False when there is none or enough was tried."""
-        progress.failed.add(progress.claim.view.key)
         if progress.delivery.has_begun:
-            return progress.num_continuations < MAX_CONTINUATIONS and await self._continue(progress)
+            return progress.num_continuations < MAX_CONTINUATIONS and await self._continue(progress, call)
         if progress.num_retries == MAX_RETRIES:
             return False
         progress.num_retries += 1
-        claim = self._balancer.reclaim(progress.job, attempt=progress.num_attempts, failed=progress.failed)
+        claim = await self._claim_next(progress, call)
         if claim is not None:
             progress.begin(claim)
         return claim is not None
 
-    async def _continue(self, progress: _Progress) -> bool:
+    async def _continue(self, progress: _Progress, call: Call) -> bool:
         progress.num_continuations += 1
         original = progress.original.reading
         reading = await original.continued(
             progress.delivery.continuation(original.request), progress.claim.view.numerics_id
         )
-        claim = self._balancer.reclaim(
-            progress.job, attempt=progress.num_attempts, failed=progress.failed, reading=reading
-        )
+        claim = await self._claim_next(progress, call, reading)
         if claim is not None:
             progress.go_on(claim)
             _LOGGER.info("request %s continues on pod %s", claim.request_id, claim.view.name)
         return claim is not None
+
+    async def _claim_next(self, progress: _Progress, call: Call, reading: Reading | None = None) -> Claim | None:
+        """Another pod at once. When there is none, the first that comes in a moment, one that was lost included."""
+
+        def claim(failed: Collection[PodKey]) -> Claim | None:
+            return self._balancer.reclaim(progress.job, attempt=progress.num_attempts, failed=failed, reading=reading)
+
+        found = claim(progress.failed)
+        if found is not None or self._is_closing or not (progress.lost or progress.delivery.has_begun):
+            return found
+        rest_s = _PATIENCE_S if call.deadline_s is None else min(_PATIENCE_S, call.deadline_s - self._clock())
+        wait = asyncio.timeout(rest_s)
+        self._waits.add(wait)
+        try:
+            async with wait:
+                await asyncio.sleep(_PAUSE_S)
+                while (found := claim(progress.failed - progress.lost)) is None:
+                    await self._fleet.changed()
+        except TimeoutError:
+            return None
+        finally:
+            self._waits.discard(wait)
+        return found
 
 
 def _trailers(progress: _Progress, attempt: Attempt) -> Metadata:

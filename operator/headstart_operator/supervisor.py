@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 async def keep_running(work: Callable[[], Awaitable[None]], what: str) -> None:
-    """Until it is cancelled. `what` is the work's name in the log. Faults of ours stop nothing for good, or in silence."""
+    """Until it is cancelled. `what` is the work's name in the log: no fault of ours stops it for good or in silence."""
     pause_s = _FIRST_PAUSE_S
     clock = asyncio.get_running_loop().time
     while True:

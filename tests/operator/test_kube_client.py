@@ -38,7 +38,9 @@ async def test_a_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_pat
         await kube.close()
 
 
-async def test_credentials_that_cannot_be_read_for_a_while_are_an_error_of_the_api_and_then_found(tmp_path: Path) -> None:
+async def test_credentials_that_cannot_be_read_for_a_while_are_an_error_of_the_api_and_then_found(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "ca.crt").write_text("x")
     (tmp_path / "token").write_text("first")
     async with KubeServer() as server:
