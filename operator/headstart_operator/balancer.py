@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,11 +33,12 @@ from headstart_operator.score import Ranked
 from headstart_operator.view import PodView
 
 _SEED_BITS = 63
+_NUMBER_BITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A place on a pod, until it is settled. `request_id` is the pod's own: the job's and the attempt's number."""
+    """A place on a pod, until it is settled. `request_id` is the pod's own: the job's and the attempt's."""
 
     request_id: str
     reading: Reading
@@ -87,6 +89,7 @@ class Balancer:
             clock=clock,
         )
         self._running: set[str] = set()
+        self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
         self._known_models: set[str] = set()
 
     @property
@@ -126,13 +129,19 @@ class Balancer:
         if not readings:
             raise refusal or UnavailableError("the pods of this model are gone", retry_after_s=1.0)
         tenant = tenant or request.cache_salt
-        return Job(request_id=request_id, model=groups[0].model, tenant=tenant, readings=tuple(readings))
+        return Job(
+            request_id=request_id,
+            name_on_pods=f"{request_id}~{next(self._numbers) % (1 << _NUMBER_BITS):05x}",
+            model=groups[0].model,
+            tenant=tenant,
+            readings=tuple(readings),
+        )
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:
         """Hold the job's id. Raises AlreadyExistsError while another request of this id runs."""
         if job.request_id in self._running:
-            raise AlreadyExistsError("request_id: a request of this id is running; choose another")
+            raise AlreadyExistsError(f"request_id: {job.request_id!r} is still running")
         self._running.add(job.request_id)
         try:
             yield
@@ -152,7 +161,7 @@ class Balancer:
             deadline_s=deadline_s,
             limits=self._pools.limits_of(job.readings[0].group.pool),
         )
-        return await self._admission.admit(arrival, lambda: self._claim(job.readings, f"{job.request_id}~0"))
+        return await self._admission.admit(arrival, lambda: self._claim(job.readings, f"{job.name_on_pods}.0"))
 
     def reclaim(
         self, job: Job, *, attempt: int, failed: Collection[PodKey], reading: Reading | None = None
@@ -163,7 +172,7 @@ class Balancer:
         """
         readings = job.readings if reading is None else (reading,)
         try:
-            return self._claim(readings, f"{job.request_id}~{attempt}", failed=failed, needs_room=False)
+            return self._claim(readings, f"{job.name_on_pods}.{attempt}", failed=failed, needs_room=False)
         except UnavailableError:
             return None
 

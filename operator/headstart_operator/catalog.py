@@ -32,7 +32,7 @@ _MAX_LOGPROBS = 1000
 _MAX_STOP_STRINGS = 1024
 
 MAX_REQUEST_ID_BYTES = 120
-"""Shorter than a pod's own bound, because attempts are numbered behind it."""
+"""Shorter than a pod's own bound, because jobs and their attempts are numbered behind it."""
 
 _LOGGER = logging.getLogger(__name__)
 

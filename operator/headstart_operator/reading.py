@@ -41,9 +41,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A checked request and its readings, the largest group's first."""
+    """A checked request and its readings, the largest group's first.
+
+    `name_on_pods` is new for each job: a pod may still be at work on an earlier one of this id that has been cancelled.
+    """
 
     request_id: str
+    name_on_pods: str
     model: str
     tenant: str
     readings: tuple[Reading, ...]

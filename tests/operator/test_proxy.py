@@ -121,11 +121,22 @@ async def test_a_running_id_is_refused_and_free_again_afterwards() -> None:
     async with rig(**_STEP) as r:
         first = asyncio.create_task(generate(r.stub, _request(request_id="mine", max_tokens=20)))
         await until(lambda: r.operator.balancer.num_running)
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        with pytest.raises(grpc.aio.AioRpcError, match="request_id: 'mine' is still running") as refusal:
             await generate(r.stub, _request(request_id="mine"))
         assert refusal.value.code() is grpc.StatusCode.ALREADY_EXISTS
         await first
         await generate(r.stub, _request(request_id="mine"))
+
+
+async def test_an_id_may_be_used_again_while_a_pod_still_breaks_off_its_cancelled_request() -> None:
+    async with rig(1, **_STEP) as r:
+        for _ in range(3):
+            first = r.stub.Generate(_request(request_id="x" * 120, max_tokens=1000))
+            await first.read()
+            first.cancel()
+            await until(lambda: not r.operator.balancer.num_running)
+            assert len((await generate(r.stub, _request(request_id="x" * 120))).token_ids[0]) == 4
+        await _settled(r)
 
 
 async def test_a_stopped_pod_is_continued_elsewhere_to_the_same_tokens() -> None:
