@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from headstart.cli import client
+from headstart.cli.resuming import stream_answer
 from headstart.cli.values import read_stdin, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
@@ -66,7 +67,7 @@ def _ask() -> str | None:
 def _stream_answer(stub: rpc.InferenceStub, request: pb.GenerateRequest, timeout: float | None) -> str:
     """Print one answer as it comes and return it. Ctrl-C ends this answer, not the conversation."""
     parts: list[str] = []
-    responses = stub.Generate(request, timeout=timeout)
+    responses = stream_answer(stub, request, timeout=timeout, was_reached=True)
     try:
         for response in responses:
             if response.HasField("chunk"):
@@ -76,6 +77,6 @@ def _stream_answer(stub: rpc.InferenceStub, request: pb.GenerateRequest, timeout
                 print(flush=True)
                 print(client.usage_line(response.finished), file=sys.stderr)
     except KeyboardInterrupt:
-        responses.cancel()
+        responses.close()
         print(flush=True)
     return "".join(parts)

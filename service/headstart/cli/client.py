@@ -143,6 +143,9 @@ def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
     options: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_retries", 0),
+        # A program that has started again is found within a second: gRPC's own pauses grow to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     if access.server_name:
         options.append(("grpc.ssl_target_name_override", access.server_name))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from google.protobuf.json_format import MessageToDict
 
 from headstart.cli import client
+from headstart.cli.resuming import stream_answer
 from headstart.cli.values import MAX_INT32, MAX_UINT32, read_prompt, token_ids, whole, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
@@ -49,7 +50,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     def stream() -> int:
         with client.open_channel(parsed.endpoint, access) as channel:
-            responses = rpc.InferenceStub(channel).Generate(request, timeout=parsed.timeout)
+            responses = stream_answer(rpc.InferenceStub(channel), request, timeout=parsed.timeout)
             print_json(responses) if parsed.json else print_text(responses, parsed.n)
         return 0
 
