@@ -112,12 +112,14 @@ class Balancer:
         request_id = request.request_id or secrets.token_hex(12)
         seed = request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(_SEED_BITS)
         readings: list[Reading] = []
-        refusal: HeadstartError | None = None
+        refusals: list[tuple[int, HeadstartError]] = []
         read: dict[str, Tokenized] = {}
         for group in groups:
+            max_len = 0
             try:
                 views = self._views(group)
                 entry = await self._catalog.entry(views)
+                max_len = entry.limits.max_len
                 check_generate(request, entry.limits)
                 tokenized = read.get(group.tokenizer_fingerprint)
                 if tokenized is None:
@@ -125,9 +127,9 @@ class Balancer:
                     read[group.tokenizer_fingerprint] = tokenized
                 readings.append(await understand(*tokenized, entry, views[0]))
             except HeadstartError as error:
-                refusal = refusal or error
-        if not readings:
-            raise refusal or UnavailableError("the pods of this model are gone", retry_after_s=1.0)
+                refusals.append((max_len, error))
+        if not readings:  # then the group that takes the longest requests has the last word on what would fit
+            raise max(refusals, key=lambda refusal: refusal[0])[1]
         tenant = tenant or request.cache_salt
         return Job(
             request_id=request_id,

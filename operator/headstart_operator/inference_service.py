@@ -18,7 +18,7 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import Gate
-from headstart.edge.validation import check_prompt, check_tokenize, refuse_unknown_fields
+from headstart.edge.validation import check_prompt, check_question, check_tokenize
 from headstart.errors import FailedPreconditionError
 from headstart.telemetry.propagation import outgoing_headers
 
@@ -98,8 +98,8 @@ class InferenceService:
         return pb.TokenizeResponse(token_ids=token_ids)
 
     async def get_tokenizer(self, request: pb.GetTokenizerRequest, context: Context) -> None:
-        refuse_unknown_fields(request)
-        entry = await self._balancer.entry("")
+        entry = await self._balancer.entry(request.model)
+        check_question(request, entry.limits)
         if not entry.document:
             raise FailedPreconditionError("the pods have no tokenizer")
         digest = await asyncio.to_thread(lambda: hashlib.sha256(entry.document).hexdigest())
@@ -107,8 +107,9 @@ class InferenceService:
             await context.write(message)
 
     async def get_model(self, request: pb.GetModelRequest, context: Context) -> pb.Model:  # noqa: ARG002
-        refuse_unknown_fields(request)
-        return (await self._balancer.entry("")).model
+        entry = await self._balancer.entry(request.model)
+        check_question(request, entry.limits)
+        return entry.model
 
 
 def _passed_metadata(context: Context) -> Metadata:

@@ -354,6 +354,19 @@ async def test_two_models_are_told_apart_by_name() -> None:
         assert (await generate(r.stub, _request(model="other"))).finished[0].route.pod == "pod-0"
         assert (await generate(r.stub, _request(model="simulated"))).finished[0].route.pod == "pod-1"
         assert [model.name for model in await r.operator.proxy.models()] == ["other", "simulated"]
+        assert (await r.stub.GetModel(pb.GetModelRequest(model="other"))).name == "other"
+        with pytest.raises(grpc.aio.AioRpcError, match="several models are served here"):
+            await r.stub.GetModel(pb.GetModelRequest())
+        with pytest.raises(grpc.aio.AioRpcError, match="the pods have no tokenizer"):
+            _ = [chunk async for chunk in r.stub.GetTokenizer(pb.GetTokenizerRequest(model="simulated"))]
+
+
+async def test_a_request_too_long_for_all_groups_is_told_the_most_that_fits_any() -> None:
+    long = {"cache__hash_seed": "another fleet", "model__max_len": 200}
+    async with rig(3, first=long, model__max_len=100) as r:
+        assert (await generate(r.stub, _request(length=150))).finished[0].route.pod == "pod-0"
+        with pytest.raises(grpc.aio.AioRpcError, match="at most 199 fit"):
+            await generate(r.stub, _request(length=300))
 
 
 async def test_a_slow_reader_slows_its_own_stream_only() -> None:

@@ -61,6 +61,12 @@ def check_tokenize(request: inference_pb2.TokenizeRequest, limits: Limits) -> No
     refuse_unknown_fields(request)
 
 
+def check_question(request: inference_pb2.GetModelRequest | inference_pb2.GetTokenizerRequest, limits: Limits) -> None:
+    """As `check_generate`, for a question about the model."""
+    _check_model(request.model, limits)
+    refuse_unknown_fields(request)
+
+
 def check_prompt(field: str, token_ids: Sequence[int], limits: Limits) -> None:
     """A prompt needs a token, room for one more after it, and ids of the vocabulary. `field` is what it came in.
 

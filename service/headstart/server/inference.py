@@ -20,7 +20,7 @@ from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2, inference_pb2_grpc
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
-from headstart.edge.validation import check_prompt, check_tokenize, refuse_unknown_fields
+from headstart.edge.validation import check_prompt, check_question, check_tokenize
 from headstart.errors import FailedPreconditionError, UnavailableError
 from headstart.server.completions import PodCompletions
 from headstart.server.load_report import LOAD_REPORT_KEY, encode_load_report
@@ -72,7 +72,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         return inference_pb2.TokenizeResponse(token_ids=token_ids)
 
     async def GetTokenizer(self, request: inference_pb2.GetTokenizerRequest, context: Context) -> None:
-        refuse_unknown_fields(request)
+        check_question(request, self._limits)
         if self._tokenizer is None:
             raise FailedPreconditionError("this pod has no tokenizer")
         document = await asyncio.to_thread(self._tokenizer.to_document)
@@ -81,7 +81,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await context.write(message)
 
     async def GetModel(self, request: inference_pb2.GetModelRequest, context: Context) -> inference_pb2.Model:
-        refuse_unknown_fields(request)
+        check_question(request, self._limits)
         return codec.encode_model(self._identity)
 
     def _check_epoch(self, context: Context) -> None:

@@ -379,6 +379,14 @@ async def test_half_read_streams_leave_nothing_behind(start_pod):
     assert (await pod.generate()).code is grpc.StatusCode.OK
 
 
+async def test_questions_about_another_model_are_not_answered(start_pod):
+    pod = await start_pod()
+    own = (await pod.inference.GetModel(pb.GetModelRequest())).name
+    assert (await pod.inference.GetModel(pb.GetModelRequest(model=own))).name == own
+    assert await pod.inference.GetModel(pb.GetModelRequest(model="x")).code() is grpc.StatusCode.NOT_FOUND
+    assert await pod.inference.GetTokenizer(pb.GetTokenizerRequest(model="x")).code() is grpc.StatusCode.NOT_FOUND
+
+
 async def test_questions_about_the_pod_refuse_fields_that_it_does_not_know(start_pod):
     pod = await start_pod()
     unknown = b"\xf8\x07\x01"  # field 127, varint 1

@@ -256,8 +256,10 @@ class TokenizeResponse(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class TokenizerChunk(_message.Message):
     __slots__ = ("content", "digest")
@@ -268,8 +270,10 @@ class TokenizerChunk(_message.Message):
     def __init__(self, content: _Optional[bytes] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "context_length", "block_size", "hash_root_digest", "vocab_size", "features", "eos_token_ids")
