@@ -20,7 +20,7 @@ from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.errors import ConfigError
 from headstart_operator.app import Operator, serve, start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
-from operator_rig import generate, prompt, rig, start_simulated_pod, until
+from operator_rig import Answer, generate, prompt, rig, start_simulated_pod, until
 
 
 def test_endpoints_are_read_in_order_and_once() -> None:
@@ -121,3 +121,19 @@ async def test_a_drain_shows_at_once_and_lets_requests_finish() -> None:
         assert (await health.Check(health_pb2.HealthCheckRequest(service="liveness"))).status == serving
         assert len((await running).token_ids[0]) == 30
         await draining
+
+
+async def test_what_still_runs_when_it_stops_gets_its_ends_and_then_the_status() -> None:
+    async with rig(1, runner__step_seconds=0.02) as r:
+        call = r.stub.Generate(pb.GenerateRequest(token_ids=prompt(1, 32), max_tokens=2000, n=2), timeout=30)
+        answer = Answer()
+        while len(answer.token_ids) < 2:
+            answer.take(await call.read())
+        stopping = asyncio.create_task(r.operator.stop())
+        with pytest.raises(grpc.aio.AioRpcError, match="the operator is stopping") as failure:
+            await answer.read(call)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert {index: each.finish_reason for index, each in answer.finished.items()} == dict.fromkeys(
+            (0, 1), pb.FINISH_REASON_CANCELLED
+        )
+        await stopping

@@ -179,3 +179,17 @@ async def test_the_widest_limits_are_those_of_all_pods_together_for_as_long_as_t
         found.append(catalog.widest_limits().max_len)
     catalog.learn(views[:1])
     assert [*found, catalog.widest_limits().max_len] == [100, 200, 100]
+
+
+async def test_a_pod_that_is_away_is_still_known_when_it_comes_back(
+    stack: AsyncExitStack, catalog: Catalog, tokenizer: Tokenizer
+) -> None:
+    pod = Pod(tokenizer)
+    view = await _serve(stack, pod, "a", tokenizer.fingerprint)
+    assert not catalog.is_prepared([view])
+    await catalog.entry([view])
+    assert catalog.is_prepared([view])
+    catalog.learn((), away=[(view.key, view.group)])
+    assert catalog.is_prepared([view])
+    catalog.learn(())
+    assert not catalog.is_prepared([view])

@@ -142,7 +142,9 @@ async def test_turns_go_by_the_keys_tenant_whatever_salts_it_writes(keys: str, a
         assert admitted == ["t1"] * 3
 
 
-async def test_a_pod_that_lets_the_router_in_no_more_is_not_the_clients_fault(keys: str, authority: Authority) -> None:
+async def test_a_pod_that_lets_the_router_in_no_more_is_told_of_once_and_is_not_the_clients_fault(
+    keys: str, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     async with _guarded(keys, authority) as r:
         await _ask(r, "t1")
         (Path(keys) / "operator").write_text("another-key-for-the-router")
@@ -151,6 +153,15 @@ async def test_a_pod_that_lets_the_router_in_no_more_is_not_the_clients_fault(ke
         with pytest.raises(grpc.aio.AioRpcError, match="does not let the router in") as refusal:
             await _ask(r, "t1")
         assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+        await until(lambda: caplog.text.count("operator.pod_key must be a key") == 2)
+        with pytest.raises(grpc.aio.AioRpcError, match="no pod serves this model now"):
+            await _ask(r, "t1")
+        (Path(keys) / "operator").write_text(KEYS["operator"])
+        for pod in r.pods:
+            pod.entrance.refresh()
+        await until(lambda: len(r.operator.fleet.snapshot()) == 2)
+        await _ask(r, "t1")
+        assert caplog.text.count("operator.pod_key must be a key") == 2
 
 
 @pytest.mark.parametrize(("key", "status"), [("", "UNAUTHENTICATED"), (KEYS["t1"], "PERMISSION_DENIED")])

@@ -185,6 +185,19 @@ async def test_a_fleet_is_ready_when_no_pod_is_to_be_waited_for() -> None:
         assert fleet.groups() == ()
 
 
+async def test_readiness_waits_for_what_requests_need_of_the_pods_besides() -> None:
+    async with pods(1) as (pod,):
+        is_there = asyncio.Event()
+        fleet = Fleet(StaticPods([address(pod)]))
+        fleet.start(is_prepared=lambda _views: is_there.is_set())
+        await until(lambda: bool(fleet.snapshot()))
+        assert not fleet.is_ready
+        is_there.set()
+        fleet.check_ready()
+        assert fleet.is_ready
+        await fleet.close()
+
+
 async def test_a_pod_of_another_secret_is_a_group_of_its_own_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
     async with pods(1) as (ours,), pods(1, cache__hash_seed="other") as (theirs,):
         with caplog.at_level(logging.WARNING, "headstart_operator"):
