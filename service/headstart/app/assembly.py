@@ -167,7 +167,7 @@ def _longest_token(tokenizer: Tokenizer | None) -> int:
 def _identity(settings: Settings, model: ServedModel, *, epoch: str, root: bytes) -> PodIdentity:
     return PodIdentity(
         epoch=epoch,
-        pod_name=pod_name(os.environ),
+        pod_name=pod_name(os.environ, port=settings.server.grpc_port),
         pod_uid=pod_uid(os.environ),
         model=model.name,
         model_fingerprint=model.fingerprint,

@@ -142,7 +142,7 @@ async def _bring_up(settings: Settings, loading: ModelLoading, progress: Progres
     entrance = Entrance(entrance_options(settings.server))
     signals = open_signals(
         service_name="headstart",
-        instance_id=pod_name(os.environ),
+        instance_id=pod_name(os.environ, port=settings.server.grpc_port),
         otlp_endpoint=settings.telemetry.otlp_endpoint,
         has_vllm_names=settings.telemetry.vllm_metric_names,
     )

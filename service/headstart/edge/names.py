@@ -17,9 +17,13 @@ _MAX_NAME_CHARS = 253
 _VISIBLE = frozenset(map(chr, range(ord("!"), ord("~") + 1)))
 
 
-def pod_name(environ: Mapping[str, str]) -> str:
-    """POD_NAME, else the host's name. Raises ConfigError for one that no call's trailers could hold."""
-    return _checked("POD_NAME", environ.get("POD_NAME") or socket.gethostname())
+def pod_name(environ: Mapping[str, str], *, port: int = 0) -> str:
+    """POD_NAME, else the host's name, with a port that tells its pods apart unless it is 0.
+
+    Raises ConfigError for one that no call's trailers could hold.
+    """
+    host = socket.gethostname()
+    return _checked("POD_NAME", environ.get("POD_NAME") or (f"{host}:{port}" if port else host))
 
 
 def pod_uid(environ: Mapping[str, str]) -> str:

@@ -227,6 +227,14 @@ def test_a_gpu_that_is_not_there_is_told_before_any_weight_is_read() -> None:
     assert "weights" not in " ".join(stages)
 
 
+def test_pods_of_one_host_that_have_no_names_are_told_apart_by_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POD_NAME", raising=False)
+    model = open_model(load_settings(SIMULATED), _silent)
+    settings = (load_settings(SIMULATED | {"server.grpc_port": port}) for port in (50061, 50071))
+    names = [assemble(each, model).identity.pod_name for each in settings]
+    assert names == [f"{socket.gethostname()}:{port}" for port in (50061, 50071)]
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

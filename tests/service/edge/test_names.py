@@ -12,6 +12,8 @@ from headstart.errors import ConfigError
 def test_a_process_is_called_what_its_variable_says_else_what_its_host_is_called() -> None:
     assert pod_name({"POD_NAME": "engine-7f9c.ns"}) == "engine-7f9c.ns"
     assert pod_name({"POD_NAME": ""}) == pod_name({}) == socket.gethostname()
+    assert pod_name({}, port=50061) == f"{socket.gethostname()}:50061"
+    assert pod_name({"POD_NAME": "engine"}, port=50061) == "engine"
     assert pod_uid({}) == ""
 
 
