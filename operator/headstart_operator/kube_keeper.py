@@ -20,7 +20,7 @@ from headstart_operator.kube_default import DefaultPool, create_default
 from headstart_operator.kube_events import EventRecorder
 from headstart_operator.kube_lease import Lease
 from headstart_operator.kube_pools import KubernetesPools, pools_path
-from headstart_operator.kube_status import differences, pool_status
+from headstart_operator.kube_status import differences, missing_pods, pool_status
 from headstart_operator.survey import PoolSurvey, survey_pool
 
 INTERVAL_S = 1.0
@@ -100,7 +100,8 @@ class PoolKeeper:
         present = {str(item["metadata"]["uid"]) for item in objects.values()}
         self._kept = {uid: kept for uid, kept in self._kept.items() if uid in present}
         for name, item in list(objects.items()):
-            survey, problem = survey_pool(fleet, name), self._pools.problems.get(name, "")
+            survey = survey_pool(fleet, name, takers=self._pools.takers(name))
+            problem = self._pools.problems.get(name, "")
             kept = self._keep(item, survey)
             await self._tell(kept, survey, problem)
             await self._write(kept, survey, problem)
@@ -123,7 +124,7 @@ class PoolKeeper:
             said.append(("InvalidSpec", problem))
         is_empty = not problem and not survey.num_total
         if is_empty and not kept.is_empty:
-            said.append(("NoPods", "spec.selector finds no pods"))
+            said.append(("NoPods", missing_pods(survey)))
         said += [("PodsDiffer", each) for each in self._new_differences(kept, survey)]
         for pod, count in survey.digest_resyncs.items():
             if count > kept.digest_resyncs.get(pod, 0):

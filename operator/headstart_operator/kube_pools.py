@@ -86,6 +86,12 @@ class KubernetesPools:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._tasks.clear()
 
+    def takers(self, name: str) -> tuple[str, ...]:
+        """Pools that have pods which this one's selector finds too."""
+        found = {ref.uid for ref in self._refs.get(name, ())}
+        owners = {ref.uid: ref.pool for ref in self._merged()}
+        return tuple(sorted({owners[uid] for uid in found} - {name}))
+
     def _merged(self) -> frozenset[PodRef]:
         by_uid: dict[str, PodRef] = {}
         for name in sorted(self._refs):

@@ -59,6 +59,14 @@ def differences(survey: PoolSurvey) -> tuple[str, ...]:
     return tuple(f"{some_names(names)}: {what}" for names, what in said if names)
 
 
+def missing_pods(survey: PoolSurvey) -> str:
+    """Why a pool has fewer pods than its selector finds, or none at all; "" when it has all of them."""
+    if survey.takers:
+        some = "some pods" if survey.num_total else "the pods"
+        return f"{some} that spec.selector finds are those of {some_names(survey.takers)}, which come first by name"
+    return "" if survey.num_total else "spec.selector finds no pods"
+
+
 def _accepted(problem: str) -> _Verdict:
     if problem:
         return _Verdict("Accepted", "False", "InvalidSpec", problem)
@@ -69,8 +77,9 @@ def _ready(survey: PoolSurvey, problem: str) -> _Verdict:
     if problem:
         return _Verdict("Ready", "False", "NotAccepted", "the spec is not in effect")
     if not survey.num_total:
-        return _Verdict("Ready", "False", "NoPods", "spec.selector finds no pods")
-    counted = f"{survey.num_ready} of {survey.num_total} pods take requests"
+        return _Verdict("Ready", "False", "NoPods", missing_pods(survey))
+    missing = f"; {missing_pods(survey)}" if survey.takers else ""
+    counted = f"{survey.num_ready} of {survey.num_total} pods take requests{missing}"
     if not survey.num_ready:
         return _Verdict("Ready", "False", "NoReadyPods", counted)
     return _Verdict("Ready", "True", "PodsReady", counted)

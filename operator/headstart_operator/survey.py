@@ -18,6 +18,7 @@ class PoolSurvey:
     routed lately, None before the first. `out_of_step` wait for a snapshot; `other_model` serve another model than the
     pool's; `unknown_root` have a hash root that the fleet secret does not give; `apart` differ from most of their
     pool's pods in tokenizer or hash root, so that they share no prefixes with those. `digest_resyncs` counts by pod.
+    `takers` are other pools that have pods which this one's selector finds too.
     """
 
     num_total: int = 0
@@ -29,10 +30,11 @@ class PoolSurvey:
     unknown_root: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     digest_resyncs: Mapping[str, int] = field(default_factory=dict)
+    takers: tuple[str, ...] = ()
 
 
-def survey_pool(fleet: Fleet, pool: str) -> PoolSurvey:
-    """Of one pool, by its name."""
+def survey_pool(fleet: Fleet, pool: str, *, takers: tuple[str, ...] = ()) -> PoolSurvey:
+    """Of one pool, by its name. `takers` are for who follows the selectors to say."""
     pods = sorted((pod for pod in fleet.pods() if pod.ref.pool == pool), key=lambda pod: pod.ref.name)
     known = [pod for pod in pods if pod.group is not None]
     groups = Counter(pod.group for pod in known if pod.fits and pod.root is not None)
@@ -48,6 +50,7 @@ def survey_pool(fleet: Fleet, pool: str) -> PoolSurvey:
         unknown_root=_names(pod for pod in known if pod.fits and pod.root is None),
         apart=_names(pod for pod in known if pod.fits and pod.root is not None and pod.group != main),
         digest_resyncs={pod.ref.name: pod.subscriber.num_digest_resyncs for pod in pods},
+        takers=takers,
     )
 
 

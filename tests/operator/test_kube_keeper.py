@@ -173,6 +173,18 @@ async def test_a_pool_without_pods_and_one_that_cannot_be_read_are_told_once() -
             assert rig.status("bad")["conditions"][0]["reason"] == "Accepted"
 
 
+async def test_a_pool_whose_pods_are_all_another_pools_is_told_whose() -> None:
+    async with served() as (server, real):
+        server.put(POOLS, engine_pool("later", port=real.grpc_port, selector={"matchLabels": {"app": "chat"}}))
+        async with keeping(server) as rig:
+            await rig.keeper.look(rig.fleet)
+            assert rig.condition("Ready") == ("True", "PodsReady")
+            (ready,) = [each for each in rig.status("later")["conditions"] if each["type"] == "Ready"]
+            told = "the pods that spec.selector finds are those of chat, which come first by name"
+            assert (ready["status"], ready["reason"], ready["message"]) == ("False", "NoPods", told)
+            assert [event["message"] for event in server.collections[EVENTS]] == [told]
+
+
 async def test_a_digest_that_did_not_match_and_pods_that_differ_are_told() -> None:
     async with served() as (server, real), keeping(server) as rig:
         await rig.keeper.look(rig.fleet)

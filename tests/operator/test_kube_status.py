@@ -35,6 +35,13 @@ def test_a_pool_that_works_says_so_in_every_field() -> None:
     assert [condition["type"] for condition in status["conditions"]] == ["Accepted", "Ready", "IndexInSync"]
 
 
+def test_a_pool_that_has_lost_some_of_its_pods_to_another_says_so() -> None:
+    status = pool_status(PoolSurvey(num_total=2, num_ready=2, takers=("a",)), problem="", item=ITEM, now="t1")
+    (ready,) = [each for each in status["conditions"] if each["type"] == "Ready"]
+    taken = "some pods that spec.selector finds are those of a, which come first by name"
+    assert (ready["status"], ready["message"]) == ("True", f"2 of 2 pods take requests; {taken}")
+
+
 def test_before_the_first_request_there_is_no_hit_ratio() -> None:
     assert pool_status(PoolSurvey(), problem="", item=ITEM, now="t1")["hitRatio"] is None
 

@@ -31,7 +31,9 @@ def run(parsed: argparse.Namespace) -> int:
         with client.open_channel(parsed.endpoint, access) as channel:
             stub = rpc.InferenceStub(channel)
             # A pod that is not there is told now, not after the first question has been typed.
-            model = stub.GetModel(pb.GetModelRequest(), timeout=parsed.timeout or _HELLO_TIMEOUT_S).name
+            model = stub.GetModel(
+                pb.GetModelRequest(model=parsed.model), timeout=parsed.timeout or _HELLO_TIMEOUT_S
+            ).name
             if sys.stdin.isatty():
                 print(f"talking to {model}; /quit or Ctrl-D ends it, Ctrl-C an answer", file=sys.stderr)
             return _converse(stub, parsed)
