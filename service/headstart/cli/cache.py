@@ -26,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_subcommand,
         metavar="show|verify",
         help="show: counts, rates and the shape of a pod's cached chains. "
-        "verify: compare an operator's index with the true set of each of its pods.",
+        "verify: compare an operator's index with the true set of each of its pods. It calls the pods itself, with the "
+        "same key, certificates and server name as the operator: both must accept them, the key as an administrator's.",
     )
     parser.add_argument("--json", action="store_true", help="One JSON object instead of a table.")
     client.add_endpoint_flags(parser)
