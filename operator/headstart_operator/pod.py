@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import grpc.aio
 from headstart.contract.prefix import hash_root
@@ -19,6 +19,9 @@ from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.placements import Placements
 from headstart_operator.subscriber import Subscriber
 from headstart_operator.view import PodView
+
+PodState = Literal["candidate", "draining", "lost", "other", "starting"]
+"""A pod is lost that should serve and does not talk to the router; one of another model than its pool's is other."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +70,18 @@ class FollowedPod:
         subscriber, replica = self.subscriber, self.subscriber.replica
         is_talking = subscriber.is_live and replica.is_synced and not replica.load.draining
         return is_talking and self.is_wanted and self.fits
+
+    @property
+    def state(self) -> PodState:
+        """What it is to requests, in one word."""
+        subscriber = self.subscriber
+        if self.is_candidate:
+            return "candidate"
+        if self.ref.is_terminating or (subscriber.is_live and subscriber.replica.load.draining):
+            return "draining"
+        if not self.ref.is_ready or subscriber.replica.is_arriving:
+            return "starting"
+        return "other" if subscriber.is_live else "lost"
 
     def _make_view(self) -> PodView:
         described = self._describe()

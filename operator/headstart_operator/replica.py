@@ -43,6 +43,11 @@ class PodReplica:
         """Whether the index holds what the pod held at `seq`: not before a snapshot, nor while one is awaited."""
         return self.is_synced and not self._needs_snapshot and self._snapshot_seq is None
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether the pod's process has said hello and its first snapshot is not here yet."""
+        return self._has_hello and not self.is_synced
+
     def begin(self) -> tuple[str, int]:
         """A new stream: it must start with a hello. The epoch and seq to resume from; ("", 0) for a snapshot."""
         self._has_hello = False

@@ -18,9 +18,9 @@ from headstart.errors import NotFoundError
 
 from headstart_operator.balancer import Balancer, route_of
 from headstart_operator.fleet import Fleet
-from headstart_operator.identity import PodKey, PodRef
+from headstart_operator.identity import PodKey
+from headstart_operator.pod import FollowedPod
 from headstart_operator.score import Ranked
-from headstart_operator.view import PodView
 
 _ENTRIES_PER_MESSAGE = 4096
 _DIGEST_CHARS = 12  # of the parts of a group's name: enough to tell groups apart by eye
@@ -60,12 +60,13 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
     async def GetPods(self, request: router_pb2.GetPodsRequest, context: Context) -> router_pb2.Pods:
         refuse_unknown_fields(request)
-        refs = sorted(self._fleet.refs(), key=lambda pair: (pair[0].name, pair[0].address))
-        return router_pb2.Pods(pods=[self._pod(ref, view) for ref, view in refs])
+        pods = sorted(self._fleet.pods(), key=lambda pod: (pod.ref.name, pod.ref.address))
+        return router_pb2.Pods(pods=[self._pod(pod) for pod in pods])
 
-    def _pod(self, ref: PodRef, view: PodView | None) -> router_pb2.Pod:
+    def _pod(self, pod: FollowedPod) -> router_pb2.Pod:
+        ref, view = pod.ref, pod.view
         if view is None:
-            return router_pb2.Pod(name=ref.name, address=ref.address, uid=ref.uid)
+            return router_pb2.Pod(name=ref.name, address=ref.address, uid=ref.uid, state=pod.state)
         digest = self._fleet.index.digest(view.key)
         return router_pb2.Pod(
             name=view.name,
@@ -75,6 +76,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             model=view.group.model,
             numerics_id=view.numerics_id,
             is_serving=True,
+            state=pod.state,
             running=view.load.running,
             waiting=view.load.waiting,
             in_flight=view.num_in_flight,

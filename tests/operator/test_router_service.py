@@ -94,6 +94,21 @@ async def test_verify_finds_an_exact_index_exact_and_names_what_is_missing(capsy
         assert sum(each["held"] for each in shown) == 32
 
 
+async def test_verify_names_a_pod_that_should_serve_and_is_not_connected(capsys: pytest.CaptureFixture[str]) -> None:
+    async with rig() as r:
+        await r.pods[1].stop()
+        await until(lambda: len(r.operator.fleet.snapshot()) == 1)
+        states = {pod.address: pod.state for pod in (await _router(r).GetPods(router_pb2.GetPodsRequest())).pods}
+        assert states == {r.address(0): "candidate", r.address(1): "lost"}
+        command = ["cache", "verify", "--json", "--endpoint", f"127.0.0.1:{r.operator.grpc_port}"]
+        assert await asyncio.to_thread(main, command) == 1
+        shown = json.loads(capsys.readouterr().out)["pods"]
+        assert [(each["address"], each["problem"]) for each in shown] == [
+            (r.address(0), ""),
+            (r.address(1), "not connected"),
+        ]
+
+
 async def test_the_table_shows_addresses_whole_in_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from headstart.contract.proto import prefix_cache_pb2_grpc, router_pb2, router_p
 _LOOKS = 5
 _PAUSE_S = 0.3
 _TIMEOUT_S = 10.0
+_LOST = "lost"  # of Pod.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,13 @@ def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, i
 def compare(
     router: router_pb2_grpc.RouterStub, access: client.Access, *, timeout: float, looks: int = _LOOKS
 ) -> list[Comparison]:
-    """Every pod that serves, by name; `access` is for the pods. Raises RpcError when the operator does not answer."""
-    pods = [pod for pod in router.GetPods(router_pb2.GetPodsRequest(), timeout=timeout).pods if pod.is_serving]
+    """Every pod that serves, and those that should and that the operator does not reach; `access` is for the pods.
+
+    Raises RpcError when the operator does not answer.
+    """
+    known = router.GetPods(router_pb2.GetPodsRequest(), timeout=timeout).pods
+    lost = [_unreached(pod, "not connected") for pod in known if pod.state == _LOST]
+    pods = [pod for pod in known if pod.is_serving]
     results: dict[str, Comparison] = {}
     for look in range(looks):
         pending = [pod for pod in pods if pod.address not in results or not results[pod.address].is_equal]
@@ -71,7 +77,7 @@ def compare(
         index = _read_index(router, timeout)
         for pod in pending:
             results[pod.address] = _narrowed(_compare_pod(pod, access, index, timeout), results.get(pod.address))
-    return [results[pod.address] for pod in pods]
+    return [*(results[pod.address] for pod in pods), *lost]
 
 
 def _narrowed(now: Comparison, before: Comparison | None) -> Comparison:
@@ -89,8 +95,12 @@ def _compare_pod(
         with client.open_channel(pod.address, access) as channel:
             held = set(read_snapshot(prefix_cache_pb2_grpc.PrefixCacheStub(channel), timeout).parents)
     except grpc.RpcError as error:
-        return Comparison(pod.name, pod.address, 0, frozenset(), frozenset(), f"not reached: {error.code().name}")
+        return _unreached(pod, f"not reached: {error.code().name}")
     return Comparison(pod.name, pod.address, len(held), frozenset(indexed - held), frozenset(held - indexed))
+
+
+def _unreached(pod: router_pb2.Pod, problem: str) -> Comparison:
+    return Comparison(pod.name, pod.address, 0, frozenset(), frozenset(), problem)
 
 
 def _read_index(router: router_pb2_grpc.RouterStub, timeout: float) -> dict[str, set[int]]:

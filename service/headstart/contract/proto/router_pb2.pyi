@@ -69,7 +69,7 @@ class Pods(_message.Message):
     def __init__(self, pods: _Optional[_Iterable[_Union[Pod, _Mapping]]] = ...) -> None: ...
 
 class Pod(_message.Message):
-    __slots__ = ("name", "address", "uid", "epoch", "model", "numerics_id", "is_serving", "running", "waiting", "in_flight", "index_blocks", "index_xor", "seq", "capacity_blocks", "prefill_tokens_per_s", "group")
+    __slots__ = ("name", "address", "uid", "epoch", "model", "numerics_id", "is_serving", "running", "waiting", "in_flight", "index_blocks", "index_xor", "seq", "capacity_blocks", "prefill_tokens_per_s", "group", "state")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Pod(_message.Message):
     CAPACITY_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     uid: str
@@ -102,4 +103,5 @@ class Pod(_message.Message):
     capacity_blocks: int
     prefill_tokens_per_s: float
     group: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., uid: _Optional[str] = ..., epoch: _Optional[str] = ..., model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., is_serving: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., index_blocks: _Optional[int] = ..., index_xor: _Optional[int] = ..., seq: _Optional[int] = ..., capacity_blocks: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., group: _Optional[str] = ...) -> None: ...
+    state: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., uid: _Optional[str] = ..., epoch: _Optional[str] = ..., model: _Optional[str] = ..., numerics_id: _Optional[str] = ..., is_serving: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., index_blocks: _Optional[int] = ..., index_xor: _Optional[int] = ..., seq: _Optional[int] = ..., capacity_blocks: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., group: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
