@@ -15,7 +15,7 @@ from pathlib import Path
 from headstart_operator.score import Policy
 from rich.console import Console
 
-from headstart.cli.bench.output import print_result
+from headstart.cli.bench.output import Bars, print_result
 from headstart.cli.bench.traffic import Arrival, read_trace, sampled, shuffled
 from headstart.cli.bench.virtual_fleet import VirtualFleet
 from headstart.cli.bench.virtual_pod import Shape
@@ -51,6 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
     arrivals, fleets = _arrivals(parsed), parsed.fleets[:1] if parsed.quick else parsed.fleets
     result: dict[str, dict[str, dict[str, float]]] = {}
     rows = []
+    shares: dict[str, dict[str, float]] = {}
     with LoadProgress(Console(stderr=True)) as progress:
         for num_pods, num_blocks in fleets:
             name = f"{num_pods}x{num_blocks}"
@@ -60,8 +61,9 @@ def run(parsed: argparse.Namespace) -> int:
                 found = _play(arrivals, policy, num_pods, num_blocks) | {"ideal_hit_ratio": round(ideal, 4)}
                 result.setdefault(policy, {})[name] = found
                 times = [f"{found[f'ttft_p{quantile}_s']:.2f}" for quantile in (50, 90, 99)]
-                share = f"{found['hit_ratio'] / ideal:.3f}" if ideal else "-"
-                rows.append((str(policy), name, f"{found['hit_ratio']:.3f}", share, *times))
+                share = found["hit_ratio"] / ideal if ideal else None
+                rows.append((str(policy), name, f"{found['hit_ratio']:.3f}", _shown(share), *times))
+                shares.setdefault(name, {})[policy] = share or 0.0
             progress.show(name, 1.0)
     print_result(
         result,
@@ -69,8 +71,13 @@ def run(parsed: argparse.Namespace) -> int:
         columns=("policy", "fleet", "hit ratio", "of ideal", "p50 s", "p90 s", "p99 s"),
         rows=rows,
         note="of ideal: of what one cache with all the fleet's blocks finds; p50, p90, p99: until the first token.",
+        bars=Bars("hit ratio, of what one cache with all the fleet's blocks finds", shares),
     )
     return 0
+
+
+def _shown(share: float | None) -> str:
+    return "-" if share is None else f"{share:.3f}"
 
 
 def ideal_hit_ratio(arrivals: Sequence[Arrival], num_blocks: int) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from headstart.cli import main
+from headstart.cli.bench.output import Bars, chart
 from headstart.cli.bench.scheduler import bytes_per_block
 
 POLICIES = {"prefix", "least-loaded", "round-robin"}
@@ -60,6 +61,28 @@ def test_the_trace_line_compares_each_fleet_with_one_big_cache(
     # By hand: of 4 + 4 + 5 + 5 + 6 blocks, 0 + 1 + 4 + 4 + 5 were there before.
     assert result["prefix"]["2x50"]["ideal_hit_ratio"] == round(14 / 24, 4)
     assert 13 / 24 - 0.001 <= result["prefix"]["2x50"]["hit_ratio"] <= 14 / 24 + 0.001
+
+
+def test_a_trace_is_drawn_as_a_bar_for_each_fleet_and_policy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", "trace", _trace(tmp_path, [0, 1, 2, 3], [0, 1, 2, 3]), "--fleets", "2x50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    drawn = lines[lines.index("2x50") + 1 :]
+    assert [line.split()[0] for line in drawn[:3]] == ["prefix", "least-loaded", "round-robin"]
+    # Of one cache's 3 of 8 blocks the second request finds all, or is sent to the pod that holds none.
+    assert drawn[0].split()[1:] == ["█" * 50, "1.000"]
+    assert drawn[2].split()[1:] == ["0.000"]
+
+
+def test_a_bar_is_as_long_as_its_share_of_the_longest_or_of_one() -> None:
+    lines = chart(Bars("title", {"a": {"half": 0.5, "bit": 0.0025}, "b": {"all": 1.25}}))
+    first = _bars(("half", 20, "", 0.5), ("bit ", 0, "▏", 0.0025))
+    assert lines == ["", "title", "", "a", *first, "", "b", *_bars(("all ", 50, "", 1.25)), ""]
+
+
+def _bars(*bars: tuple[str, int, str, float]) -> list[str]:
+    return [f"  {name}  {'█' * length + end:<50}  {share:.3f}" for name, length, end, share in bars]
 
 
 @pytest.mark.parametrize(
