@@ -148,13 +148,8 @@ async def start_operator(config: OperatorConfig) -> Operator:
     )
     catalog = Catalog(max_prompt_bytes=config.max_prompt_bytes)
     fleet = Fleet(source.pods, fleet_secret=config.fleet_secret, pools=source.pools, connect=connect)
-    balancer = Balancer(
-        fleet,
-        catalog,
-        queue_limits=config.queue_limits,
-        metrics=RouteMetrics(signals.meter),
-        pools=source.pools,
-    )
+    metrics = RouteMetrics(signals.meter)
+    balancer = Balancer(fleet, catalog, queue_limits=config.queue_limits, metrics=metrics, pools=source.pools)
     recorder = RouteRecorder(RequestInstruments(signals.meter), captures_content=config.captures_content)
     proxy = Proxy(fleet, balancer, recorder=recorder)
     health = OperatorHealth(fleet)
