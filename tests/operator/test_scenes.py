@@ -45,7 +45,7 @@ def test_what_was_predicted_is_what_the_pods_find(undisturbed: Report) -> None:
     """Between the decision and the admission some blocks are evicted; none is found that was not known of."""
     predicted = sum(each.predicted_tokens for each in undisturbed.outcomes)
     actual = sum(each.cached_tokens for each in undisturbed.outcomes)
-    assert abs(predicted - actual) <= 0.03 * actual
+    assert abs(predicted - actual) <= 0.05 * actual
 
 
 def test_r_a_killed_pod_comes_back_empty_and_nobody_expects_anything_of_it() -> None:
