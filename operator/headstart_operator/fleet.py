@@ -24,6 +24,7 @@ from headstart_operator.identity import GroupKey, PodKey, PodRef
 from headstart_operator.index import PrefixIndex
 from headstart_operator.pod import FollowedPod, derive_root
 from headstart_operator.pool import Pools
+from headstart_operator.replica import Resync
 from headstart_operator.routing import Routing
 from headstart_operator.score import Query, Ranked
 from headstart_operator.subscriber import SILENCE_S, Subscriber
@@ -52,7 +53,7 @@ class PodSource(Protocol):
 class FleetCounters:
     """`resyncs` by reason; `misfits` counts pods whose hash root the fleet secret does not give."""
 
-    resyncs: Counter[str] = field(default_factory=Counter)
+    resyncs: Counter[Resync] = field(default_factory=Counter)
     misfits: int = 0
 
 

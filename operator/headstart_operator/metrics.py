@@ -5,13 +5,16 @@ Label sets are closed: no pod's name and no caller's word is one. Owner of the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
 from headstart_operator.fleet import Fleet
+from headstart_operator.pod import PodState
+from headstart_operator.replica import Resync
 
 _DECISION_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
 _ERROR_TOKENS = (-4096.0, -1024.0, -256.0, -64.0, -16.0, -1.0, 0.0, 1.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
@@ -68,7 +71,7 @@ class FleetMetrics:
         meter.create_observable_counter(
             "headstart_index_resyncs",
             callbacks=[self._resyncs],
-            description="Snapshots that were needed anew, by reason.",
+            description="Snapshots after a pod's first, by reason.",
         )
         meter.create_observable_counter(
             "headstart_pod_misfits",
@@ -76,22 +79,22 @@ class FleetMetrics:
             description="Pods that differ from others of their model in tokenizer or hash root.",
         )
         meter.create_observable_gauge(
-            "headstart_pods", callbacks=[self._pods], description="Pods that were discovered: candidates and others."
+            "headstart_pods",
+            callbacks=[self._pods],
+            description="Pods that were discovered, by their state.",
         )
 
     def refresh(self) -> None:
         """Read the fleet, on its event loop."""
-        views = [view for _, view in self._fleet.refs()]
-        num_candidates = sum(view is not None for view in views)
         self._last = _Reading(
             index_blocks=self._fleet.index.num_blocks(),
             resyncs=dict(self._fleet.counters.resyncs),
             misfits=self._fleet.counters.misfits,
-            pods={"candidate": num_candidates, "other": len(views) - num_candidates},
+            pods=Counter(pod.state for pod in self._fleet.pods()),
         )
 
     def _resyncs(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(count, {"reason": reason}) for reason, count in self._last.resyncs.items()]
+        return [Observation(self._last.resyncs.get(reason, 0), {"reason": reason}) for reason in get_args(Resync)]
 
     def _pods(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(count, {"state": state}) for state, count in self._last.pods.items()]
+        return [Observation(self._last.pods.get(state, 0), {"state": state}) for state in get_args(PodState)]

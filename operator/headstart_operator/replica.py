@@ -6,6 +6,9 @@ What was already taken is skipped. Knows nothing of connections. Owner of its st
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Literal
+
 from headstart.contract.codec import LoadFields, decode_delta, decode_load
 from headstart.contract.events import Cleared, Digest, Stored
 from headstart.contract.proto import prefix_cache_pb2
@@ -14,21 +17,37 @@ from headstart_operator.identity import PodKey
 from headstart_operator.index import PrefixIndex
 from headstart_operator.view import NO_LOAD
 
+Resync = Literal[
+    "behind", "capacity", "digest", "epoch", "gap", "no_hello", "other_pod", "snapshot", "stream", "unknown_event"
+]
+"""Why a snapshot is needed that is not the pod's first.
+
+The pod sends three unasked: `epoch`, it is a new process; `behind`, it no longer has what was missed; `stream`, the
+last snapshot broke off. The others we ask for.
+"""
+
 
 class OutOfStepError(Exception):
-    """This replica cannot go on from where it is. `reason` is one of a closed set of words."""
+    """This replica cannot go on from where it is."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Resync) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
 class PodReplica:
-    """`is_synced` from the end of the first snapshot of the pod's process on; `load` is the newest that was told."""
+    """`is_synced` from the end of the first snapshot of the pod's process on; `load` is the newest that was told.
 
-    def __init__(self, index: PrefixIndex, uid: str) -> None:
+    `resyncs` counts the snapshots that nobody here asked for.
+    """
+
+    def __init__(self, index: PrefixIndex, uid: str, *, resyncs: Counter[Resync] | None = None) -> None:
         self._index = index
         self._uid = uid
+        self._resyncs: Counter[Resync] = Counter() if resyncs is None else resyncs
+        self._next_resync: Resync | None = (
+            None  # what a snapshot would mean now; None when it is the first or asked for
+        )
         self._snapshot_seq: int | None = None
         self._needs_snapshot = True
         self._has_hello = False
@@ -51,6 +70,8 @@ class PodReplica:
     def begin(self) -> tuple[str, int]:
         """A new stream: it must start with a hello. The epoch and seq to resume from; ("", 0) for a snapshot."""
         self._has_hello = False
+        if self._snapshot_seq is not None:
+            self._next_resync = "stream"
         self._snapshot_seq = None
         return ("", 0) if self._needs_snapshot else (self.key.epoch, self.seq)
 
@@ -73,6 +94,7 @@ class PodReplica:
         """Ask for a snapshot next time. What is held stays until it comes: stale, but better than nothing."""
         self._needs_snapshot = True
         self._snapshot_seq = None
+        self._next_resync = None
 
     def drop(self) -> None:
         """Forget all of the pod."""
@@ -86,13 +108,17 @@ class PodReplica:
 
     def _take_hello(self, hello: prefix_cache_pb2.Hello) -> None:
         if hello.epoch != self.key.epoch:
+            is_restarted = self.is_synced
             self.drop()
+            self._next_resync = "epoch" if is_restarted else None
             self.key = PodKey(self._uid, hello.epoch)
         self.hello = hello
         self._has_hello = True
 
     def _take_snapshot(self, chunk: prefix_cache_pb2.SnapshotChunk) -> None:
         if self._snapshot_seq is None:
+            if self._next_resync is not None:
+                self._resyncs[self._next_resync] += 1
             self._index.apply(self.key, (Cleared(),))
             self._snapshot_seq = chunk.seq
         elif chunk.seq != self._snapshot_seq:
@@ -105,6 +131,7 @@ class PodReplica:
             self.seq = chunk.seq
             self._snapshot_seq = None
             self._needs_snapshot = False
+            self._next_resync = "behind"
             self.is_synced = True
 
     def _take_delta(self, delta: prefix_cache_pb2.Delta) -> None:

@@ -23,7 +23,7 @@ from headstart.contract.proto import prefix_cache_pb2, prefix_cache_pb2_grpc
 from headstart_operator.connection import REFUSALS
 from headstart_operator.identity import PodRef
 from headstart_operator.index import PrefixIndex
-from headstart_operator.replica import OutOfStepError, PodReplica
+from headstart_operator.replica import OutOfStepError, PodReplica, Resync
 from headstart_operator.silence import SilenceTimer
 
 SILENCE_S = 2.0
@@ -48,7 +48,7 @@ class Subscriber:
         channel: grpc.aio.Channel,
         index: PrefixIndex,
         *,
-        resyncs: Counter[str],
+        resyncs: Counter[Resync],
         silence_s: float = SILENCE_S,
     ) -> None:
         self._ref = ref
@@ -56,7 +56,7 @@ class Subscriber:
         self._resyncs = resyncs
         self._silence_s = silence_s
         self._backoff_s = _FIRST_BACKOFF_S
-        self.replica = PodReplica(index, ref.uid)
+        self.replica = PodReplica(index, ref.uid, resyncs=resyncs)
         self.silence = asyncio.Event()
         self.is_live = False
         self.lost_s: float | None = None

@@ -174,7 +174,10 @@ async def test_the_operators_metrics_say_how_right_it_was_and_what_it_knows() ->
         assert found[f"gen_ai_server_{name}_seconds_count{{{labels}}}"] == 3
     assert found["headstart_generated_tokens_total"] == 3 * 4
     assert found["headstart_index_blocks"] == 4
-    assert (found['headstart_pods{state="candidate"}'], found['headstart_pods{state="other"}']) == (2, 0)
+    states = ("candidate", "draining", "lost", "other", "starting")
+    assert [found[f'headstart_pods{{state="{state}"}}'] for state in states] == [2, 0, 0, 0, 0]
+    reasons = ("behind", "digest", "epoch", "gap", "stream")
+    assert [found[f'headstart_index_resyncs_total{{reason="{reason}"}}'] for reason in reasons] == [0] * 5
     hits = [_samples(text)["headstart_prefix_cache_hit_tokens_total"] for text in pods]
     assert sum(hits) == 2 * 63
 

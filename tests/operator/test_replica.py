@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from headstart.contract import codec
@@ -12,7 +12,7 @@ from headstart.contract.prefix import wire_hash
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart_operator.identity import PodKey
 from headstart_operator.index import PrefixIndex
-from headstart_operator.replica import OutOfStepError, PodReplica
+from headstart_operator.replica import OutOfStepError, PodReplica, Resync
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted_pod import Follower, ScriptedPod, block_hash, identity
@@ -153,3 +153,30 @@ def test_an_older_load_does_not_replace_a_newer_one_but_still_tells_who_was_take
     assert replica.take(cache_pb.CacheUpdate(load=cache_pb.Load(seq=7, running=3))) == ()
     assert replica.take(cache_pb.CacheUpdate(load=cache_pb.Load(seq=6, running=9, accepted=["a"]))) == ("a",)
     assert replica.load.running == 3
+
+
+def test_snapshots_after_the_first_are_counted_by_why_they_came() -> None:
+    resyncs: Counter[Resync] = Counter()
+    replica = PodReplica(PrefixIndex(), "pod", resyncs=resyncs)
+    hello = codec.encode_hello(identity("e1"))
+    part, whole = (
+        cache_pb.CacheUpdate(snapshot=cache_pb.SnapshotChunk(seq=4, hashes=[1], parents=[0], last=last))
+        for last in (False, True)
+    )
+
+    def counted(*updates: cache_pb.CacheUpdate) -> dict[Resync, int]:
+        """By the stream that begins with these."""
+        before = resyncs.copy()
+        replica.begin()
+        for update in updates:
+            replica.take(update)
+        return dict(resyncs - before)
+
+    assert counted(hello, whole) == {}
+    assert counted(hello, delta(4, 5, 5)) == {}
+    assert counted(hello, whole) == {"behind": 1}
+    assert counted(hello, delta(4, 5, 5), whole) == {"behind": 1}
+    assert counted(codec.encode_hello(identity("e2")), part) == {"epoch": 1}
+    assert counted(codec.encode_hello(identity("e2")), whole) == {"stream": 1}
+    replica.forget_position()
+    assert counted(codec.encode_hello(identity("e2")), whole) == {}  # whoever asks for one counts it

@@ -11,6 +11,7 @@ import pytest
 from headstart_operator.connection import insecure_channel
 from headstart_operator.identity import PodRef
 from headstart_operator.index import PrefixIndex
+from headstart_operator.replica import Resync
 from headstart_operator.subscriber import Subscriber
 from operator_rig import start_simulated_pod
 
@@ -37,7 +38,8 @@ async def test_a_pod_that_goes_and_comes_back_is_told_of_once_each(caplog: pytes
     address = f"127.0.0.1:{port}"
     ref = PodRef(name="pod", uid=address, address=address)
     async with insecure_channel(address) as channel:
-        subscriber = Subscriber(ref, channel, PrefixIndex(), resyncs=Counter())
+        resyncs: Counter[Resync] = Counter()
+        subscriber = Subscriber(ref, channel, PrefixIndex(), resyncs=resyncs)
         async with aclosing(subscriber.follow()) as changes:
             for _ in range(2):
                 await _follow_until(changes, lambda: subscriber.is_live)
@@ -46,5 +48,6 @@ async def test_a_pod_that_goes_and_comes_back_is_told_of_once_each(caplog: pytes
                 pod = await start_simulated_pod("pod", server__grpc_port=port)
             await _follow_until(changes, lambda: subscriber.is_live)
     await pod.stop()
+    assert resyncs == {"epoch": 2}
     told = [record.getMessage() for record in caplog.records if record.name == "headstart_operator.subscriber"]
     assert told == ["pod pod: its stream ended with UNAVAILABLE", "pod pod: followed again"] * 2
