@@ -52,9 +52,9 @@ class RouteMetrics:
 
 class _Reading(NamedTuple):
     index_blocks: int = 0
-    resyncs: Mapping[str, int] = {}
+    resyncs: Mapping[Resync, int] = {}
     misfits: int = 0
-    pods: Mapping[str, int] = {}
+    pods: Mapping[PodState, int] = {}
 
 
 class FleetMetrics:
