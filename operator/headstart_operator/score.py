@@ -13,8 +13,8 @@ everyone who arrives before the queue is next empty, and at `a` arrivals a secon
 the work of computing it again would make all of them wait.
 
 Sums that differ by less than one block's prefill are a tie. Ties go to the longest match, as a sibling does whose
-prefix is being computed; then by rendezvous of the first block that no candidate holds, so that a cold prefix has one
-home however many routers there are.
+prefix is being computed; then to the fewest evictions; then by rendezvous of the first block that no candidate holds,
+so that a cold prefix has one home however many routers there are.
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ def _by_cost(query: Query, ranked: list[Ranked], *, tie_s: float) -> list[Ranked
     rest = sorted((pair for pair in priced if pair[0] >= bound), key=lambda pair: pair[0])
     if len(best) > 1:
         block = _first_new_block(query, ranked)
-        best.sort(key=lambda each: (each.matched_blocks, _weight(block, each.view.key.uid)), reverse=True)
+        best.sort(
+            key=lambda each: (each.matched_blocks, -each.eviction_s, _weight(block, each.view.key.uid)), reverse=True
+        )
     return best + [each for _, each in rest]
 
 

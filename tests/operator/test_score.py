@@ -105,6 +105,13 @@ def test_a_cold_prefix_has_one_home_and_different_prefixes_spread_evenly() -> No
     assert min(homes.values()) >= 70
 
 
+def test_of_pods_that_are_as_cheap_the_one_that_evicts_least_is_taken() -> None:
+    full, half = view("full", free_blocks=0), view("half", free_blocks=5)
+    for start in range(0, 200, 10):
+        asked = query(hashes=range(start, start + 10), hit_ratio=0.05)
+        assert names(rank(asked, [full, half])) == ["half", "full"]
+
+
 def test_chats_that_share_their_first_block_still_spread() -> None:
     views = [view(name) for name in "abcd"]
     matched = held(a=1, b=1, c=1, d=1)

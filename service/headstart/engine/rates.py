@@ -27,17 +27,13 @@ class StepRates:
         self._prefill_s = 0.0
 
     def decode_step_s(self, num_rows: int) -> float:
-        """Expected time of a decode step with so many rows; 0.0 before the first.
+        """Time of a decode step with so many rows, or with fewer if none had as many; 0.0 when none is known.
 
-        A step of a hundred rows says little of a lone one: an idle pod would look slow for ever, because routers then
-        send it nothing. What was not seen is taken from the nearest size that was, in proportion for fewer rows: too
-        hopeful, and so put right by the next request.
+        A step of a hundred rows says nothing of a lone one: told of it, routers would take an idle pod for a slow one
+        and send it nothing that could correct them.
         """
-        if not self._decode_s:
-            return 0.0
-        wanted = _size(num_rows)
-        nearest = min(self._decode_s, key=lambda size: (abs(size - wanted), size))
-        return self._decode_s[nearest] / float(1 << max(0, nearest - wanted))
+        known = [size for size in self._decode_s if size <= _size(num_rows)]
+        return self._decode_s[max(known)] if known else 0.0
 
     @property
     def prefill_tokens_per_s(self) -> float:

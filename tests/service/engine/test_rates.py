@@ -54,10 +54,10 @@ def test_a_large_batch_does_not_make_a_lone_request_look_slow():
     assert rates.decode_step_s(100) == rates.decode_step_s(5000) == pytest.approx(0.06)
 
 
-def test_a_size_that_was_never_seen_is_taken_for_no_slower_than_its_part_of_the_nearest():
+def test_nothing_is_said_of_fewer_rows_than_any_step_had():
     rates = StepRates()
     rates.observe(plan(*[1] * 64), 0.064)
-    assert rates.decode_step_s(16) == pytest.approx(0.016)
+    assert (rates.decode_step_s(16), rates.decode_step_s(64)) == (0.0, 0.064)
 
 
 def test_a_small_chunk_weighs_little():

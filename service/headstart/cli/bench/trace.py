@@ -58,7 +58,7 @@ def run(parsed: argparse.Namespace) -> int:
             ideal = ideal_hit_ratio(arrivals, num_pods * num_blocks)
             for number, policy in enumerate(Policy):
                 progress.show(name, number / len(Policy))
-                found = _play(arrivals, policy, num_pods, num_blocks) | {"ideal_hit_ratio": round(ideal, 4)}
+                found = _play(arrivals, policy, num_pods, num_blocks) | {"ideal_hit_ratio": round(ideal, 6)}
                 result.setdefault(policy, {})[name] = found
                 times = [f"{found[f'ttft_p{quantile}_s']:.2f}" for quantile in (50, 90, 99)]
                 share = found["hit_ratio"] / ideal if ideal else None
@@ -109,7 +109,7 @@ def _arrivals(parsed: argparse.Namespace) -> list[Arrival]:
 def _play(arrivals: Sequence[Arrival], policy: Policy, num_pods: int, num_blocks: int) -> dict[str, float]:
     report = VirtualFleet(num_pods, _shape(num_blocks), policy=policy).run(arrivals)
     times = {f"ttft_p{percent}_s": round(report.ttft_s(percent / 100), 3) for percent in (50, 90, 99)}
-    return {"hit_ratio": round(report.hit_ratio, 4)} | times
+    return {"hit_ratio": round(report.hit_ratio, 6)} | times
 
 
 def _shape(num_blocks: int) -> Shape:
