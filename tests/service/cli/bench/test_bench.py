@@ -59,7 +59,7 @@ def test_the_trace_line_compares_each_fleet_with_one_big_cache(
         assert list(figures) == ["2x50", "3x9"]
         assert set(figures["2x50"]) == {"hit_ratio", "ideal_hit_ratio", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s"}
     # By hand: of 4 + 4 + 5 + 5 + 6 blocks, 0 + 1 + 4 + 4 + 5 were there before.
-    assert result["prefix"]["2x50"]["ideal_hit_ratio"] == round(14 / 24, 4)
+    assert result["prefix"]["2x50"]["ideal_hit_ratio"] == round(14 / 24, 6)
     assert 13 / 24 - 0.001 <= result["prefix"]["2x50"]["hit_ratio"] <= 14 / 24 + 0.001
 
 
