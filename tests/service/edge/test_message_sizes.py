@@ -139,7 +139,8 @@ async def refused_field(channel, method, raw):
 async def test_every_method_refuses_what_is_too_large_by_name_and_then_serves_the_next(channel):
     assert await refused_field(channel, "Inference/Generate", LARGE["text"]) == "text"
     assert await refused_field(channel, "Inference/Tokenize", field(2, NO_UTF8 * SIZE)) == "text"
-    assert await refused_field(channel, "Inference/GetModel", field(1, b"x" * SIZE)) == "#1"
+    assert await refused_field(channel, "Inference/GetModel", field(1, b"x" * SIZE)) == "model"
+    assert await refused_field(channel, "Inference/GetModel", field(9, b"x" * SIZE)) == "#9"
     assert await refused_field(channel, "PrefixCache/Lookup", field(1, b"\x01" * SIZE)) == "token_ids"
     stub = inference_pb2_grpc.InferenceStub(channel)
     assert list((await stub.Tokenize(pb.TokenizeRequest(text="a"))).token_ids) == [3]
