@@ -24,6 +24,7 @@ from typing import NamedTuple
 import peer_llamacpp
 from headstart.cli.bench.kernels_limits import Machine, measure_limits
 from headstart.cli.bench.output import print_result
+from headstart.cli.bench.serve import workload_names
 from headstart.cli.bench.serve_load import CpuMeter
 from headstart.cli.bench.serve_metrics import median_row
 from headstart.cli.bench.serve_workloads import WORKLOADS
@@ -87,7 +88,7 @@ def main() -> None:
     options = parse_options()
     os.environ.setdefault("COLUMNS", "130")  # six engines do not fit what a pipe is taken for
     with open_engines(options) as (engines, firsts):
-        rows, read_gb_per_s = measure_in_turn(engines, options.workloads.split(","), options.reps)
+        rows, read_gb_per_s = measure_in_turn(engines, options.workloads, options.reps)
     medians = {name: {kind: median_row(each) for kind, each in kinds.items()} for name, kinds in rows.items()}
     ratios = {f"{figure.name}: {pair}": found for figure in FIGURES for pair, found in ratios_of(figure, rows).items()}
     report = {"medians": medians, "ratios": ratios, "starts": firsts, "read_gb_per_s": read_gb_per_s}
@@ -95,7 +96,7 @@ def main() -> None:
         report,
         title=f"medians of {options.reps}, reading at {min(read_gb_per_s):.0f} to {max(read_gb_per_s):.0f} GB/s",
         columns=("", *rows),
-        rows=[table_row(figure, medians) for figure in FIGURES if figure.workload in options.workloads.split(",")],
+        rows=[table_row(figure, medians) for figure in FIGURES if figure.workload in options.workloads],
         note="\n".join([*ratio_lines(ratios), *disturbed_lines(rows)]),
     )
 
@@ -109,7 +110,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--vllm-eager", action="store_true", help="Do not let vLLM compile: a quick start.")
     parser.add_argument("--vllm-preload", default="", help="Libraries for its LD_PRELOAD, such as tcmalloc and iomp5.")
     parser.add_argument("--vllm-small-budget", type=int, help="A second vLLM with so many tokens a step, for W5.")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--workloads", type=workload_names, default=list(WORKLOADS), help="W4 is W4c and W4w [all].")
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="Of llama.cpp.")
     return parser.parse_args()

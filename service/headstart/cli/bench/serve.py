@@ -43,7 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--http", type=_url, metavar="URL", help="An OpenAI-compatible server, such as http://host:8000."
     )
     parser.add_argument(
-        "--workloads", type=_workloads, default=list(WORKLOADS), metavar="W1,W4,...", help="W4 is W4c and W4w [all]."
+        "--workloads",
+        type=workload_names,
+        default=list(WORKLOADS),
+        metavar="W1,W4,...",
+        help="W4 is W4c and W4w [all].",
     )
     parser.add_argument("--reps", type=whole(1, 1000), default=3, help="Medians of so many repetitions [3].")
     parser.add_argument("--seed", help="Draw the prompts from this word or number [anew each time].")
@@ -244,7 +248,8 @@ def _refuse_contradictions(parsed: argparse.Namespace) -> None:
         raise ConfigError(f"{flags[0]}: is for an engine in this process; leave it out with {where}")
 
 
-def _workloads(text: str) -> list[str]:
+def workload_names(text: str) -> list[str]:
+    """For argparse: the workloads of a list with commas."""
     chosen: list[str] = []
     for word in text.split(","):
         names = [name for name in WORKLOADS if name == word or (word == "W4" and name in ("W4c", "W4w"))]
