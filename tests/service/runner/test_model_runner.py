@@ -97,7 +97,7 @@ def test_a_preempted_request_goes_on_with_the_same_text(sampling, num_steps):
 
 @pytest.mark.parametrize("sampling", KINDS)
 def test_a_request_resumed_from_emitted_tokens_goes_on_with_the_same_text(sampling):
-    """Rulings 17: on another pod, with what was delivered so far counted as completion."""
+    """On another pod, with what was delivered so far counted as completion."""
     whole = solo(make_spec(prompt=prompt(3, 10), sampling=sampling, min_tokens=8))[0]
     resumed = make_spec(prompt=prompt(3, 10), sampling=sampling, min_tokens=8, resume_token_ids=tuple(whole[:5]))
     assert solo(resumed)[0] == whole
