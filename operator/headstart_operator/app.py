@@ -167,7 +167,7 @@ async def start_operator(config: OperatorConfig) -> Operator:
     grpc_port = bind(server, config.host, config.grpc_port, entrance.tls)
     health_port = bind(health_server, config.host, config.health_port)
     web = await _open_web(config, entrance, signals, health)
-    web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet).refresh)
+    web.attach(proxy, refresh=FleetMetrics(signals.meter, fleet, balancer.count_requests).refresh)
     entrance.start()
     fleet.start(is_prepared=catalog.is_prepared)
     source.start(fleet)

@@ -101,6 +101,10 @@ class Balancer:
         """Requests in progress, those that wait included."""
         return len(self._running)
 
+    def count_requests(self) -> dict[str, int]:
+        """Those in progress: `waiting` for a pod, or `running`."""
+        return {"waiting": self.num_waiting, "running": self.num_running - self.num_waiting}
+
     async def read(self, request: pb.GenerateRequest, *, tenant: str = "") -> Job:
         """Check and tokenize a request for every group of its model. Without a `tenant` its salt stands for one.
 

@@ -6,7 +6,7 @@ Label sets are closed: no pod's name and no caller's word is one. Owner of the l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, get_args
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -55,14 +55,24 @@ class _Reading(NamedTuple):
     resyncs: Mapping[Resync, int] = {}
     misfits: int = 0
     pods: Mapping[PodState, int] = {}
+    requests: Mapping[str, int] = {}
 
 
 class FleetMetrics:
-    """What the fleet looks like. A collection runs in any thread, so it sees the last `refresh`, not the fleet."""
+    """What the fleet looks like. A collection runs in any thread, so it sees the last `refresh`, not the fleet.
 
-    def __init__(self, meter: Meter, fleet: Fleet) -> None:
+    `count_requests` gives the requests in progress by state: waiting for a pod, or running.
+    """
+
+    def __init__(self, meter: Meter, fleet: Fleet, count_requests: Callable[[], Mapping[str, int]]) -> None:
         self._fleet = fleet
+        self._count_requests = count_requests
         self._last = _Reading()
+        meter.create_observable_gauge(
+            "headstart_route_requests",
+            callbacks=[lambda _: [Observation(n, {"state": state}) for state, n in self._last.requests.items()]],
+            description="Requests in progress: those that wait for a pod, and the others.",
+        )
         meter.create_observable_gauge(
             "headstart_index_blocks",
             callbacks=[lambda _: [Observation(self._last.index_blocks)]],
@@ -91,6 +101,7 @@ class FleetMetrics:
             resyncs=dict(self._fleet.counters.resyncs),
             misfits=self._fleet.counters.misfits,
             pods=Counter(pod.state for pod in self._fleet.pods()),
+            requests=self._count_requests(),
         )
 
     def _resyncs(self, _: CallbackOptions) -> Iterable[Observation]:
