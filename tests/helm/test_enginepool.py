@@ -18,7 +18,7 @@ from headstart_operator.survey import PoolSurvey
 
 Json = dict[str, Any]
 
-_FILE = Path(__file__).parents[2] / "helm/headstart/templates/crds/enginepool.yaml"
+_FILE = Path(__file__).parents[2] / "helm/headstart/crd/enginepool.yaml"
 _TYPES = {"object": dict, "array": list, "string": str, "integer": int}
 
 
