@@ -19,10 +19,10 @@ PROTO_DIR := headstart/contract/proto
 SANITIZED_TESTS := $(addprefix tests/kernels/test_,gemm.py gemm_quantised.py thread_pool.py attention.py attention_plan.py \
   elementwise.py)
 
-.PHONY: help setup proto lint test sanitize bench demo clean
+.PHONY: help setup proto lint test sanitize bench demo cluster-up cluster-down test-cluster clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## create .venv with the pinned packages, the built-in model and this package; compile the kernels
 
@@ -63,6 +63,19 @@ lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# A real Kubernetes cluster from plain binaries, as root: two nodes in network namespaces of this machine. The first time
+# compiles them, 20 minutes on two cores; HEADSTART_CLUSTER_CACHE says where they are kept.
+CLUSTER := PYTHONPATH=tests $(BIN)/python -m cluster
+
+cluster-up: $(STAMP) ## a Kubernetes cluster of two nodes on this machine, with the images of pod and operator
+	$(CLUSTER) up
+
+cluster-down: $(STAMP) ## end it; nothing is left behind
+	$(CLUSTER) down
+
+test-cluster: $(STAMP) ## the scenes of tests/cluster on a cluster of their own, which ends with them
+	$(CLUSTER) test $(PYTEST_ARGS)
 
 # The interpreter is not instrumented: the sanitizer's library must come first, with the C++ one whose exceptions it
 # watches; leaks are the interpreter's, and races of libraries that are not instrumented are not ours.

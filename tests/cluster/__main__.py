@@ -1,0 +1,63 @@
+"""`python -m cluster up | down | build | test [arguments of pytest]`: what `make cluster-up` and its kin run.
+
+`test` starts a cluster, runs the scenes inside its first node's network, and takes the cluster away whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+from cluster import lifecycle, place
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    command, *rest = sys.argv[1:] or [""]
+    try:
+        if command == "test":
+            return _test(rest)
+        actions = {"build": lifecycle.build, "up": lifecycle.up, "down": lifecycle.down}
+        if command not in actions or rest:
+            print(__doc__, file=sys.stderr)
+            return 2
+        actions[command]()
+    except (RuntimeError, TimeoutError, subprocess.CalledProcessError) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _test(arguments: list[str]) -> int:
+    """pytest's own exit status."""
+    lifecycle.up()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
+    tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", place.HERE, *arguments)
+    try:
+        with subprocess.Popen(tests, cwd=place.ROOT, env=environment | {"CLUSTER_TESTS": "1"}) as process:
+            return _ended(process)
+    finally:
+        lifecycle.down()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Waits for it; whoever interrupts us interrupts it, and it may finish what it prints."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
