@@ -69,6 +69,18 @@ def test_cache_show_counts_what_a_prompt_left(pod: tuple[subprocess.Popen[str], 
     assert "hashes held" in table.stdout
 
 
+def test_generate_fails_unless_the_second_answer_found_the_prompt_cached(
+    pod: tuple[subprocess.Popen[str], str],
+) -> None:
+    ids = ",".join(str(token) for token in range(400, 464))
+    cached = _run("generate", "--endpoint", pod[1], "--token-ids", ids, "--max-tokens", "2", "--json", "--check-cache")
+    ends = [json.loads(line)["finished"] for line in cached.stdout.splitlines() if '"finished"' in line]
+    assert (cached.returncode, [end["usage"]["cached_tokens"] for end in ends]) == (0, [0, 63])
+    short = _run("generate", "--endpoint", pod[1], "--token-ids", "7,8,9", "--max-tokens", "2", "--check-cache")
+    assert short.returncode == 1
+    assert "none of the 3 prompt tokens were cached" in short.stderr
+
+
 def test_a_refused_request_is_one_line_and_exit_code_1(pod: tuple[subprocess.Popen[str], str]) -> None:
     result = _run("generate", "--endpoint", pod[1], "--token-ids", "101", "--temperature", "nan")
     assert result.returncode == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.json_format import MessageToDict
 
@@ -25,6 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="Send the prompt as a user's turn of a chat.")
     parser.add_argument("--system", type=words, metavar="TEXT", help="The system turn before it; implies --chat.")
     parser.add_argument("--json", action="store_true", help="Print each message of the stream as one JSON line.")
+    parser.add_argument(
+        "--check-cache",
+        action="store_true",
+        help="Send it twice, one after the other, and fail unless some of it was cached the second time.",
+    )
     client.add_endpoint_flags(parser)
     client.add_sampling_flags(parser)
     parser.add_argument("--n", type=whole(1, MAX_UINT32), default=1, help="Number of answers [1].")
@@ -50,11 +55,35 @@ def run(parsed: argparse.Namespace) -> int:
 
     def stream() -> int:
         with client.open_channel(parsed.endpoint, access) as channel:
-            responses = stream_answer(rpc.InferenceStub(channel), request, timeout=parsed.timeout)
-            print_json(responses) if parsed.json else print_text(responses, parsed.n)
-        return 0
+            stub = rpc.InferenceStub(channel)
+            usage = _print_answer(stub, request, parsed)
+            if not parsed.check_cache:
+                return 0
+            usage = _print_answer(stub, request, parsed)
+        if usage.cached_tokens:
+            return 0
+        print(
+            f"headstart: the second time none of the {usage.prompt_tokens} prompt tokens were cached; only whole "
+            "blocks can be, of 16 tokens by default",
+            file=sys.stderr,
+        )
+        return 1
 
     return client.report_failure(stream, parsed.endpoint)
+
+
+def _print_answer(stub: rpc.InferenceStub, request: pb.GenerateRequest, parsed: argparse.Namespace) -> pb.Usage:
+    """One answer as it comes; what it cost. Raises RpcError."""
+    usage = pb.Usage()
+
+    def noted() -> Iterator[pb.GenerateResponse]:
+        for response in stream_answer(stub, request, timeout=parsed.timeout):
+            if response.HasField("finished"):
+                usage.CopyFrom(response.finished.usage)
+            yield response
+
+    print_json(noted()) if parsed.json else print_text(noted(), parsed.n)
+    return usage
 
 
 def build_request(parsed: argparse.Namespace) -> pb.GenerateRequest:
