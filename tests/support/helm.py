@@ -84,7 +84,16 @@ def _rendered(values: str, options: tuple[str, ...], helm: Path) -> Objects:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(values)
         file.flush()
-        command = ("template", RELEASE, CHART, "--namespace", NAMESPACE, "--values", file.name, *options)
+        command: tuple[str | Path, ...] = (
+            "template",
+            RELEASE,
+            CHART,
+            "--namespace",
+            NAMESPACE,
+            "--values",
+            file.name,
+            *options,
+        )
         found = documents(run_helm(*command, helm=helm))
     objects = {(each["kind"], each["metadata"]["name"]): each for each in found}
     assert len(objects) == len(found), "two objects of one kind have the same name"

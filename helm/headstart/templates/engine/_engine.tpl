@@ -201,3 +201,17 @@ resources:
     storage: {{ .size }}
 {{- end }}
 {{- end }}
+
+{{- define "headstart.scaleTarget" -}}
+apiVersion: apps/v1
+kind: {{ ternary "StatefulSet" "Deployment" (eq (include "headstart.isStateful" .) "yes") }}
+name: {{ include "headstart.engineName" . }}
+{{- end }}
+
+{{/* Requests that wait, on the pods and in the router. */}}
+{{- define "headstart.waitingQuery" -}}
+{{- $where := printf "namespace=%q" (include "headstart.namespace" .) -}}
+sum(headstart_requests_waiting{{ "{" }}{{ $where }},pod=~"{{ include "headstart.engineName" . }}-.+"{{ "}" }}
+{{- if .Values.operator.enabled }} or headstart_route_requests{{ "{" }}{{ $where }},pod=~"{{ include "headstart.operatorName" . }}-.+",state="waiting"{{ "}" }}{{ end -}}
+)
+{{- end }}

@@ -1,0 +1,48 @@
+{{/*
+Rules of network policies that more than one of them has.
+*/}}
+{{- define "headstart.frontRule" -}}
+- ports: [{port: {{ .Values.server.ports.grpc }}, protocol: TCP}, {port: {{ .Values.server.ports.http }}, protocol: TCP}]
+  {{- with .Values.networkPolicy.clients }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{- define "headstart.scrapeRule" -}}
+{{- with .Values.networkPolicy.scrapers -}}
+- ports: [{port: {{ $.Values.server.ports.metrics }}, protocol: TCP}]
+  from:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{/* To each of `list` (peers and TCP ports), `more` rules, and to name servers when there is any of them. */}}
+{{- define "headstart.egressRules" -}}
+{{- range .list }}
+- ports:
+    {{- range .ports }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- with .more }}
+{{ toYaml . }}
+{{- end }}
+{{- if or .list .more }}
+{{- with .root.Values.networkPolicy.dns }}
+- ports:
+    {{- range .ports }}
+    - {port: {{ . }}, protocol: UDP}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

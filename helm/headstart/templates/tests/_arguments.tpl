@@ -1,0 +1,33 @@
+{{/*
+What the test sends: as many words as fill a KV block, since nothing shorter can be found again.
+*/}}
+{{- define "headstart.testArguments" -}}
+{{- $tls := .Values.server.tls -}}
+{{- $cache := .Values.engine.cache | default dict -}}
+{{- $repeats := div (default 16 $cache.block_size | int) 8 | add 1 | int -}}
+- generate
+- --endpoint={{ include "headstart.fullname" . }}.{{ include "headstart.namespace" . }}.svc:{{ .Values.service.ports.grpc }}
+- --max-tokens=8
+- --temperature=0
+- --timeout={{ .Values.tests.timeoutSeconds }}
+{{- with .Values.model.name }}
+- {{ printf "--model=%s" . | quote }}
+{{- end }}
+{{- if ne (toString $cache.enable_prefix_caching) "false" }}
+- --check-cache
+{{- end }}
+{{- if .Values.server.auth.existingSecret }}
+- --api-key-file=/run/headstart/key/key
+{{- end }}
+{{- if $tls.enabled }}
+- --ca-file=/run/headstart/tls/ca.crt
+{{- if $tls.clientCAKey }}
+- --cert-file=/run/headstart/tls/tls.crt
+- --key-file=/run/headstart/tls/tls.key
+{{- end }}
+{{- if not .Values.operator.enabled }}
+- --tls-server-name={{ include "headstart.podServerName" . }}
+{{- end }}
+{{- end }}
+- {{ repeat $repeats "A prompt that begins like an earlier one starts where the shared blocks end. " | trim | quote }}
+{{- end }}
