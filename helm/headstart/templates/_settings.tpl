@@ -81,6 +81,11 @@ telemetry:
   capture_content: {{ .Values.telemetry.traces.captureContent }}
 {{- end }}
 
+{{/* The name in the pods' certificate. */}}
+{{- define "headstart.podServerName" -}}
+{{- default (printf "%s.%s.svc" (include "headstart.engineName" .) (include "headstart.namespace" .)) .Values.server.tls.serverName -}}
+{{- end }}
+
 {{- define "headstart.operatorSettings" -}}
 operator:
   namespace: {{ include "headstart.watchNamespace" . }}
@@ -98,7 +103,7 @@ operator:
   {{- if .Values.server.tls.enabled }}
   pod_tls:
     ca_file: /run/headstart/pod-tls/ca.crt
-    server_name: {{ default (printf "%s.%s.svc" (include "headstart.engineName" .) (include "headstart.namespace" .)) .Values.server.tls.serverName | quote }}
+    server_name: {{ include "headstart.podServerName" . | quote }}
     {{- if .Values.server.tls.clientCAKey }}
     cert_file: /run/headstart/tls/tls.crt
     key_file: /run/headstart/tls/tls.key
