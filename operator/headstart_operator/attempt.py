@@ -69,7 +69,7 @@ class Attempt:
         self._claim = claim
         self._delivery = delivery
         self._beginning = beginning
-        self._request = request = claim.reading.request
+        request = claim.reading.request
         self._held: list[pb.Finished] = []
         reports_prompt = request.echo_token_ids or request.HasField("prompt_logprobs")
         # Reports on the prompt are kept back until choice 0 has a token, so that a client gets all or none of them;
@@ -115,10 +115,11 @@ class Attempt:
         assert view.channel is not None
         if self._is_stopped:
             raise _stopping()
-        self._request.request_id = self._claim.request_id
+        # Of a field that comes twice the last one counts, so the request's bytes need not be written anew.
+        own_id = pb.GenerateRequest(request_id=self._claim.request_id).SerializeToString()
         open_call: Any = view.channel.unary_stream(METHOD)
         self._call = call = open_call(
-            self._request.SerializeToString(),
+            self._claim.reading.encoded + own_id,
             timeout=timeout_s,
             metadata=(*metadata, (EPOCH_KEY, view.key.epoch)),
         )

@@ -108,6 +108,8 @@ class Balancer:
     async def read(self, request: pb.GenerateRequest, *, tenant: str = "") -> Job:
         """Check and tokenize a request for every group of its model. Without a `tenant` its salt stands for one.
 
+        The request is the job's from now on: what has token ids gets an id and a seed in place.
+
         Raises InvalidRequestError, NotFoundError for a model that no pod serves, UnavailableError when its pods are
         gone.
         """
@@ -129,7 +131,7 @@ class Balancer:
                 if tokenized is None:
                     tokenized = await tokenize(request, entry, request_id=request_id, seed=seed)
                     read[group.tokenizer_fingerprint] = tokenized
-                readings.append(await understand(*tokenized, entry, views[0]))
+                readings.append(await understand(tokenized, entry, views[0]))
             except HeadstartError as error:
                 refusals.append((max_len, error))
         if not readings:  # then the group that takes the longest requests has the last word on what would fit

@@ -6,12 +6,14 @@ Pure but for the threads that tokenize and hash. Knows nothing of loads or of wh
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hashes
 from headstart.contract.proto import inference_pb2 as pb
+from headstart.contract.wire import outer_fields, unpack_ids
 from headstart.edge.validation import check_prompt
 
 from headstart_operator.catalog import Entry
@@ -24,19 +26,23 @@ _LONG_PROMPT_TOKENS = 16_384  # hashed in a thread: a longer one would keep the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A prompt as one group of pods understands it. `request` has token ids, an id and a seed."""
+    """A prompt as one group of pods understands it. `request` has token ids, an id and a seed.
+
+    `encoded` is the request once more, as a pod gets it but for the id that it has there.
+    """
 
     group: GroupKey
     entry: Entry
     request: pb.GenerateRequest
+    encoded: bytes
     query: Query
     view: PodView
     """Any pod of the group: what it says of blocks and of the hash root holds for all."""
 
     async def continued(self, request: pb.GenerateRequest, numerics_id: str) -> Reading:
         """The reading of what is left to do: tokens that were delivered count as prompt."""
-        reading = await understand(request, request.token_ids.ids, self.entry, self.view)
-        return replace(reading, query=replace(reading.query, numerics_id=numerics_id))
+        reading = await understand(_encode(request), self.entry, self.view)
+        return replace(reading, query=reading.query._replace(numerics_id=numerics_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,36 +60,57 @@ class Job:
 
 
 class Tokenized(NamedTuple):
-    """A request as pods get it: token ids for a prompt, with an id and a seed of its own.
+    """A request as pods get it, with token ids for a prompt, an id and a seed: the message, its bytes and the ids.
 
-    `token_ids` are the prompt's once more, as a list: to read them out of a message takes longer than to hash them.
+    The ids are an `array("I")`: to read them out of a message takes longer than to hash them.
     """
 
     request: pb.GenerateRequest
-    token_ids: Sequence[int]
+    encoded: bytes
+    token_ids: array[int]
 
 
 async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> Tokenized:
-    """Token ids for a prompt that has none.
+    """Token ids for a prompt that has none. One that has them gets id and seed in place: it is not copied.
 
     Raises InvalidRequestError, FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
     """
     field = request.WhichOneof("prompt") or "prompt"
-    token_ids = (await entry.prompts.read(request))[:]  # out of a message, a slice is the fastest way to a list
-    check_prompt(field, token_ids, entry.limits)
-    tokenized = pb.GenerateRequest()
-    tokenized.CopyFrom(request)
     if field != "token_ids":
-        tokenized.token_ids.ids.extend(token_ids)
-    tokenized.request_id = request_id
-    tokenized.sampling.seed = seed
-    return Tokenized(tokenized, token_ids)
+        token_ids = await entry.prompts.read(request)
+        prompt = request
+        request = pb.GenerateRequest()
+        request.CopyFrom(prompt)
+        request.token_ids.ids.extend(token_ids)
+    request.request_id = request_id
+    request.sampling.seed = seed
+    tokenized = _encode(request)
+    check_prompt(field, tokenized.token_ids, entry.limits)
+    return tokenized
 
 
-async def understand(request: pb.GenerateRequest, prompt_ids: Sequence[int], entry: Entry, view: PodView) -> Reading:
-    """The reading of a tokenized request, whose prompt is `prompt_ids`, in the group of `view`."""
-    resumed = request.resume.choices[0].token_ids if request.resume.choices else ()
-    token_ids = [*prompt_ids, *resumed] if resumed else prompt_ids
+def _encode(request: pb.GenerateRequest) -> Tokenized:
+    """A request with token ids, and the ids read from its bytes."""
+    encoded = request.SerializeToString()
+    ids = None
+    for field in outer_fields(encoded):
+        if field.number == pb.GenerateRequest.TOKEN_IDS_FIELD_NUMBER:
+            ids = _packed_ids(encoded[field.content : field.stop])
+    return Tokenized(request, encoded, array("I", request.token_ids.ids) if ids is None else ids)
+
+
+def _packed_ids(encoded: bytes) -> array[int] | None:
+    """Of an encoded TokenIds, which has nothing else; None when they are none of a vocabulary."""
+    for field in outer_fields(encoded):
+        return unpack_ids(encoded[field.content : field.stop])
+    return array("I")
+
+
+async def understand(tokenized: Tokenized, entry: Entry, view: PodView) -> Reading:
+    """The reading of a tokenized request in the group of `view`."""
+    request, encoded, token_ids = tokenized
+    if request.resume.choices:
+        token_ids = token_ids + array("I", request.resume.choices[0].token_ids)
     room = max(1, entry.limits.max_len - len(token_ids))
     query = Query(
         prompt_tokens=len(token_ids),
@@ -92,7 +119,7 @@ async def understand(request: pb.GenerateRequest, prompt_ids: Sequence[int], ent
         reads_cache=reads_cache(request.prompt_logprobs if request.HasField("prompt_logprobs") else None),
         tie_key=hash(request.request_id),
     )
-    return Reading(group=view.group, entry=entry, request=request, query=query, view=view)
+    return Reading(group=view.group, entry=entry, request=request, encoded=encoded, query=query, view=view)
 
 
 async def _hashes(token_ids: Sequence[int], cache_salt: str, view: PodView) -> list[int]:

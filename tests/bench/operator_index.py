@@ -149,7 +149,7 @@ class Decisions:
             pod.touch()
         self._fleet._touch()
         started_wall_s, started_s = time.perf_counter(), time.thread_time()
-        reading = await understand(*tokenized, self._entry, view)
+        reading = await understand(tokenized, self._entry, view)
         hashed_s = time.thread_time()
         ranked = self._fleet.rank(reading.group, reading.query, has_room=True)
         ranked_s, ranked_wall_s = time.thread_time(), time.perf_counter()

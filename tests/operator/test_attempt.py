@@ -44,7 +44,8 @@ def _claim(channel: grpc.aio.Channel, request: pb.GenerateRequest) -> Claim:
         model=pb.Model(name="m"), limits=limits, prompts=PromptReader(None, None, num_threads=1), document=b""
     )
     query = Query(prompt_tokens=4, max_tokens=4)
-    reading = Reading(group=group, entry=entry, request=request, query=query, view=view)
+    encoded = request.SerializeToString()
+    reading = Reading(group=group, entry=entry, request=request, encoded=encoded, query=query, view=view)
     return Claim(request_id="r~0", reading=reading, ranked=rank(query, [view])[0], num_candidates=1)
 
 

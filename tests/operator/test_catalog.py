@@ -105,12 +105,13 @@ async def test_one_tokenizer_is_fetched_for_all_pods_of_a_group_and_reads_as_the
 
     text = "The quick brown fox jumps over the lazy dog. " * 4
     tokenized = await tokenize(pb.GenerateRequest(text=text), entry, request_id="x", seed=7)
-    assert list(tokenized.request.token_ids.ids) == tokenized.token_ids == tokenizer.encode(text)
+    assert list(tokenized.request.token_ids.ids) == list(tokenized.token_ids) == tokenizer.encode(text)
+    assert pb.GenerateRequest.FromString(tokenized.encoded) == tokenized.request
     assert (tokenized.request.request_id, tokenized.request.sampling.seed) == ("x", 7)
-    reading = await understand(*tokenized, entry, views[0])
+    reading = await understand(tokenized, entry, views[0])
     assert len(reading.query.hashes) == len(tokenized.token_ids) // 16
     salted_request = pb.GenerateRequest(token_ids=tokenized.request.token_ids, cache_salt="s")
-    salted = await understand(salted_request, tokenized.token_ids, entry, views[0])
+    salted = await understand(tokenized._replace(request=salted_request), entry, views[0])
     assert set(salted.query.hashes).isdisjoint(reading.query.hashes)
 
     message = pb.Message(role="user", content=[pb.ContentPart(text="hello")])

@@ -7,7 +7,7 @@ looking into them. The checks of what a field holds are `validation`'s. Holds no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -16,9 +16,10 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
 from headstart.contract.prefix import DIGEST_BYTES
+from headstart.contract.wire import outer_fields
 from headstart.edge.interceptor import Unread
 from headstart.edge.limits import Limits
-from headstart.errors import HeadstartError, InvalidRequestError, TooLargeError
+from headstart.errors import HeadstartError, TooLargeError
 
 ALWAYS_PARSED_BYTES = 4 << 20
 """Takes some 10 ms a MiB, and 25 where each byte or two is a message of its own."""
@@ -28,8 +29,6 @@ _ID_BYTES = 6  # a tag and 32 bits of seven each
 _FRAME_BYTES = 16  # tags and lengths around one thing within a field
 _RESUMED_CONTEXTS = 8  # that the choices of one continuation share
 _COUNTED_HASHES = 16 << 10  # a microsecond or two each; as many blocks make a context of 256 K tokens
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class SizeInterceptor(grpc.aio.ServerInterceptor):
@@ -83,8 +82,8 @@ def check_fields(raw: bytes, kind: Descriptor, limits: Limits) -> None:
     """
     most, most_fields = _most_bytes(limits), _most_fields(kind, limits)
     sizes: Counter[int] = Counter()
-    for count, (number, size) in enumerate(_outer_fields(raw), start=1):
-        sizes[number] += size
+    for count, (number, start, _, stop) in enumerate(outer_fields(raw), start=1):
+        sizes[number] += stop - start
         name = _name(kind, number)
         allowed = most.get(name, _SMALL_FIELD_BYTES)
         if sizes[number] > allowed:
@@ -128,38 +127,3 @@ def _request_type(method: str) -> Descriptor:
 def _name(kind: Descriptor, number: int) -> str:
     field = kind.fields_by_number.get(number)
     return field.name if field is not None else f"#{number}"
-
-
-def _outer_fields(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Each outer field's number and bytes, tag and length included. Raises InvalidRequestError where they end."""
-    place = 0
-    while place < len(raw):
-        start = place
-        tag, place = _varint(raw, place)
-        kind = tag & 7
-        if kind == _VARINT:
-            _, place = _varint(raw, place)
-        elif kind == _BYTES:
-            length, place = _varint(raw, place)
-            place += length
-        elif kind in _FIXED_SIZES:
-            place += _FIXED_SIZES[kind]
-        else:
-            raise _malformed()
-        if place > len(raw):
-            raise _malformed()
-        yield tag >> 3, place - start
-
-
-def _varint(raw: bytes, place: int) -> tuple[int, int]:
-    """The number that begins at `place`, and where it ends."""
-    value = 0
-    for position, byte in enumerate(raw[place : place + 10]):
-        value |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            return value, place + position + 1
-    raise _malformed()
-
-
-def _malformed() -> InvalidRequestError:
-    return InvalidRequestError("request", "not a message of this method's type")

@@ -8,6 +8,7 @@ or pools.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 
 from google.protobuf.message import Message
@@ -15,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headstart.contract.prefix import DIGEST_BYTES
 from headstart.contract.proto import inference_pb2, prefix_cache_pb2
+from headstart.contract.wire import largest_id
 from headstart.edge.limits import Limits
 from headstart.errors import InvalidRequestError, NotFoundError
 
@@ -70,7 +72,7 @@ def check_question(request: inference_pb2.GetModelRequest | inference_pb2.GetTok
 def check_prompt(field: str, token_ids: Sequence[int], limits: Limits) -> None:
     """A prompt needs a token, room for one more after it, and ids of the vocabulary. `field` is what it came in.
 
-    Give it a list or a tuple: to walk the ids within a message takes several times as long.
+    Give it an `array("I")`, or at least a list: to walk the ids within a message takes several times as long.
     """
     check_prompt_length(field, len(token_ids), limits)
     _check_ids(field, token_ids, limits)
@@ -257,7 +259,7 @@ def _check_count(field: str, count: int, most: int) -> None:
 
 def _check_ids(field: str, ids: Sequence[int], limits: Limits) -> None:
     # The wire has them unsigned, so only the upper end can be wrong.
-    largest = max(ids, default=0)
+    largest = largest_id(ids) if isinstance(ids, array) else max(ids, default=0)
     if not largest < limits.vocab_size:
         raise InvalidRequestError(
             field, f"token id {largest} is not in the vocabulary; ids go from 0 to {limits.vocab_size - 1}"
