@@ -6,6 +6,11 @@ Rules of network policies that more than one of them has.
   {{- with .Values.networkPolicy.clients }}
   from:
     {{- toYaml . | nindent 4 }}
+    {{- if $.Values.tests.enabled }}
+    - podSelector:
+        matchLabels:
+          {{- include "headstart.selectorLabels" (dict "root" $ "component" "test") | nindent 10 }}
+    {{- end }}
   {{- end }}
 {{- end }}
 
