@@ -19,7 +19,7 @@ PROTO_DIR := headstart/contract/proto
 SANITIZED_TESTS := $(addprefix tests/kernels/test_,gemm.py gemm_quantised.py thread_pool.py attention.py attention_plan.py \
   elementwise.py)
 
-.PHONY: help setup proto lint test sanitize bench demo cluster-up cluster-down test-cluster clean
+.PHONY: help setup proto chart lint test sanitize bench demo cluster-up cluster-down test-cluster clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ $(STAMP): $(PINS) pyproject.toml $(CSRC)
 proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 	cd service && $(abspath $(BIN))/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
 	  $(PROTO_DIR)/*.proto
+
+chart: $(STAMP) ## regenerate what in the chart follows from its values.yaml and from the settings
+	$(BIN)/python helm/generate_schema.py
 
 lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/ruff check .
