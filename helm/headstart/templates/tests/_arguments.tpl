@@ -1,3 +1,7 @@
+{{- define "headstart.canCheckCache" -}}
+{{- if ne (toString (.Values.engine.cache | default dict).enable_prefix_caching) "false" }}yes{{ end -}}
+{{- end }}
+
 {{/*
 What the test sends: as many words as fill a KV block, since nothing shorter can be found again.
 */}}
@@ -13,7 +17,7 @@ What the test sends: as many words as fill a KV block, since nothing shorter can
 {{- with .Values.model.name }}
 - {{ printf "--model=%s" . | quote }}
 {{- end }}
-{{- if ne (toString $cache.enable_prefix_caching) "false" }}
+{{- if include "headstart.canCheckCache" . }}
 - --check-cache
 {{- end }}
 {{- if .Values.server.auth.existingSecret }}
