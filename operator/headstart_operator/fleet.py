@@ -187,11 +187,9 @@ class Fleet:
 
         With `has_room` only pods that may be given one more request are ranked.
         """
-        views = [
-            view
-            for view in self.snapshot()
-            if view.group == group and view.key not in excluded and (not has_room or self.has_room(view))
-        ]
+        views = [view for view in self.snapshot() if view.group == group and (not has_room or Fleet.has_room(view))]
+        if excluded:
+            views = [view for view in views if view.key not in excluded]
         return self._routing.rank(query, views, self._pools.policy_of(group.pool))
 
     @staticmethod

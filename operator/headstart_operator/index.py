@@ -28,15 +28,18 @@ class PrefixIndex:
         """Take events of one pod, in order. A store of what is held and a removal of what is not change nothing."""
         pod = self._pods.get(key) or self._add(key)
         holders, held, bit = self._holders, pod.held, pod.bit
+        last = bit
         for event in events:
             if isinstance(event, Stored):
                 block = event.hash
                 if block not in held:
                     held[block] = None
                     pod.xor ^= block
-                    # Blocks that one pod alone holds, which are most, share its own int.
+                    # Blocks that one pod alone holds, which are most, share its own int; those of a chain that
+                    # several hold share one, so that a match passes over them at once.
                     others = holders.get(block)
-                    holders[block] = bit if others is None else others | bit
+                    now = bit if others is None else others | bit
+                    holders[block] = last = last if last == now else now
                 if pod.pending.pop(block, None) is not None:
                     _clear(self._pending, block, bit)
             elif isinstance(event, Removed):
@@ -64,18 +67,19 @@ class PrefixIndex:
         holders, pending, by_bit = self._holders, self._pending, self._by_bit
         alive = -1
         for depth, held_by in enumerate(map(holders.get, hashes)):
-            if held_by == alive:
+            if held_by is alive:
                 continue
             here = held_by or 0
             if pending:
                 here |= pending.get(hashes[depth], 0)
-            if here & alive == alive:
+            left = here & alive
+            if left == alive:
                 continue
             if depth:
-                _note(found, by_bit, alive & ~here, depth)
-            alive &= here
-            if not alive:
+                _note(found, by_bit, alive ^ left, depth)
+            if not left:
                 return found
+            alive = here if left == here else left
         if hashes:
             _note(found, by_bit, alive, len(hashes))
         return found

@@ -7,7 +7,6 @@ streams. Owner and only writer: the operator's event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from headstart_operator.identity import GroupKey
 from headstart_operator.index import PrefixIndex
@@ -33,8 +32,7 @@ class Routing:
         if not views:
             return []
         usage = self._usage_of(views[0].group)
-        filled = replace(
-            query,
+        filled = query._replace(
             matched=self.index.match(query.hashes),
             mean_output_tokens=usage.mean_output_tokens,
             hit_ratio=usage.hit_ratio,

@@ -19,10 +19,13 @@ so that a cold prefix has one home however many routers there are.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from headstart.contract.prefix import hit_length
@@ -45,8 +48,7 @@ class Policy(StrEnum):
     ROUND_ROBIN = "round-robin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(NamedTuple):
     """A prompt to place. All its known tokens count as prompt, those of earlier attempts too.
 
     `hashes` are those of its full blocks, as they travel on the wire; `matched` is what the index found of them.
@@ -58,7 +60,7 @@ class Query:
     prompt_tokens: int
     max_tokens: int
     hashes: Sequence[int] = ()
-    matched: Mapping[PodKey, int] = field(default_factory=dict)
+    matched: Mapping[PodKey, int] = MappingProxyType({})
     mean_output_tokens: float = 128.0
     hit_ratio: float = 0.5
     arrivals_per_s: float = 0.0
@@ -70,7 +72,7 @@ class Query:
 
 
 class Ranked(NamedTuple):
-    """A pod and what the request would cost there, in seconds by term."""
+    """A pod and what the request would cost there, in seconds by term; `cost_s` is their sum."""
 
     view: PodView
     matched_blocks: int
@@ -80,73 +82,77 @@ class Ranked(NamedTuple):
     decode_s: float
     eviction_s: float
     behind_s: float
+    cost_s: float
 
     @property
     def work_s(self) -> float:
         """What the request itself takes there once it is its turn."""
         return self.prefill_s + self.decode_s
 
-    @property
-    def cost_s(self) -> float:
-        return self.queue_s + self.prefill_s + self.decode_s + self.eviction_s + self.behind_s
+
+_COST = attrgetter("cost_s")
+_make_ranked = partial(tuple.__new__, Ranked)  # a third of the time that its own constructor takes
 
 
 def rank(query: Query, views: Sequence[PodView], policy: Policy = Policy.PREFIX) -> list[Ranked]:
     """All views, the best first. Views of one group only: others tokenize and hash otherwise."""
     if not views:
         return []
-    rates = _rates(views)
-    ranked = _prices(query, views, rates, _decode_steps(views))
+    speeds = _speeds(views)
+    ranked = _prices(query, views, speeds)
     if policy is Policy.ROUND_ROBIN:
         ranked = _rotated(query, ranked)
     elif policy is Policy.LEAST_LOADED:
         ranked = sorted(_rotated(query, ranked), key=lambda each: _busyness(each.view))
     else:
-        ranked = _by_cost(query, ranked, tie_s=views[0].block_size / max(rates.values()))
+        fastest = max(speed.tokens_per_s for speed in speeds.values())
+        ranked = _by_cost(query, ranked, tie_s=views[0].block_size / fastest)
     if query.numerics_id:
         ranked.sort(key=lambda each: each.view.numerics_id != query.numerics_id)
     return ranked
 
 
-def _prices(
-    query: Query, views: Sequence[PodView], rates: Mapping[str, float], steps: Mapping[str, float]
-) -> list[Ranked]:
-    """One pass over all pods: what depends on the query alone is worked out before it."""
+def _prices(query: Query, views: Sequence[PodView], speeds: Mapping[str, _Speed]) -> list[Ranked]:
+    """One pass over all pods, which is most of a decision: what depends on the query alone is worked out before it."""
     matched = query.matched if query.reads_cache else {}
     prompt_tokens = query.prompt_tokens
     output_tokens = min(float(query.max_tokens), query.mean_output_tokens)
+    all_tokens = prompt_tokens + output_tokens
     hit_ratio = min(query.hit_ratio, _MAX_SHARE)
     asked_again = hit_ratio / (1.0 - hit_ratio)
     behind_per_s = query.arrivals_per_s / (1.0 - min(query.utilization, _MAX_SHARE))
     ranked = []
     for view in views:
-        load, rate, block_size = view.load, rates[view.numerics_id], view.block_size
+        load, block_size = view.load, view.block_size
+        rate, usual_step_s = speeds[view.numerics_id]
         matched_blocks = matched.get(view.key, 0)
-        hit_tokens = hit_length(matched_blocks, prompt_tokens, block_size)
+        hit_tokens = hit_length(matched_blocks, prompt_tokens, block_size) if matched_blocks else 0
         spare_blocks = load.free_blocks - view.pending_blocks
-        evicted_blocks = (prompt_tokens + output_tokens) / block_size - matched_blocks
+        evicted_blocks = all_tokens / block_size - matched_blocks
         if spare_blocks > 0:
-            evicted_blocks = max(0.0, evicted_blocks - spare_blocks)
+            evicted_blocks = evicted_blocks - spare_blocks if evicted_blocks > spare_blocks else 0.0
         queue_s = (load.pending_prefill_tokens + view.pending_tokens) / rate
         prefill_s = (prompt_tokens - hit_tokens) / rate
-        decode_s = output_tokens * (load.decode_step_s or steps[view.numerics_id])
+        decode_s = output_tokens * (load.decode_step_s or usual_step_s)
         eviction_s = evicted_blocks * block_size * asked_again / rate
         behind_s = (prefill_s + eviction_s) * behind_per_s * (queue_s + prefill_s)
-        ranked.append(Ranked(view, matched_blocks, hit_tokens, queue_s, prefill_s, decode_s, eviction_s, behind_s))
+        cost_s = queue_s + prefill_s + decode_s + eviction_s + behind_s
+        terms = (view, matched_blocks, hit_tokens, queue_s, prefill_s, decode_s, eviction_s, behind_s, cost_s)
+        ranked.append(_make_ranked(terms))
     return ranked
 
 
 def _by_cost(query: Query, ranked: list[Ranked], *, tie_s: float) -> list[Ranked]:
-    priced = [(each.cost_s, each) for each in ranked]
-    bound = min(cost for cost, _ in priced) + tie_s
-    best = [each for cost, each in priced if cost < bound]
-    rest = sorted((pair for pair in priced if pair[0] >= bound), key=lambda pair: pair[0])
-    if len(best) > 1:
+    ordered = sorted(ranked, key=_COST)
+    num_tied = bisect_left(ordered, ordered[0].cost_s + tie_s, key=_COST)
+    if num_tied > 1:
         block = _first_new_block(query, ranked)
-        best.sort(
-            key=lambda each: (each.matched_blocks, -each.eviction_s, _weight(block, each.view.key.uid)), reverse=True
+        ordered[:num_tied] = sorted(
+            ordered[:num_tied],
+            key=lambda each: (each.matched_blocks, -each.eviction_s, _weight(block, each.view.key.uid)),
+            reverse=True,
         )
-    return best + [each for _, each in rest]
+    return ordered
 
 
 def _first_new_block(query: Query, ranked: list[Ranked]) -> int:
@@ -162,33 +168,38 @@ def _weight(block: int, uid: str) -> int:
     return int.from_bytes(blake2b((block & _MASK).to_bytes(8, "big") + uid.encode(), digest_size=8).digest(), "big")
 
 
-def _rates(views: Sequence[PodView]) -> dict[str, float]:
-    """Prefill tokens/s of each kind of pod: the best that any of the kind has shown.
+class _Speed(NamedTuple):
+    """Of a kind of pod: of prefill, and seconds of a decode step on one that has not decoded yet."""
+
+    tokens_per_s: float
+    step_s: float
+
+
+def _speeds(views: Sequence[PodView]) -> dict[str, _Speed]:
+    """By `numerics_id`: the best rate of prefill that any of the kind has shown, and the mean of their decode steps.
 
     What a pod measures of itself is too low while its steps are small: after its self-test, or when nearly all is
-    cached. Taken at its word it would get no long prompt, and never learn better.
+    cached. Taken at its word it would get no long prompt, and never learn better. Were the step of a pod that has just
+    started 0, it would seem to write for nothing and draw requests away from their prefix.
     """
     rates: dict[str, float] = {}
+    steps: dict[str, list[float]] = {}
     for view in views:
-        kind, rate = view.numerics_id, view.load.prefill_tokens_per_s
-        if rate >= rates.get(kind, 0.0):
+        kind, load = view.numerics_id, view.load
+        rate = load.prefill_tokens_per_s
+        if kind not in rates:
+            rates[kind], steps[kind] = rate, []
+        elif rate > rates[kind]:
             rates[kind] = rate
-    usual = max(rates.values()) or _UNMEASURED_TOKENS_PER_S
-    return {kind: rate or usual for kind, rate in rates.items()}
+        if load.decode_step_s > 0.0:
+            steps[kind].append(load.decode_step_s)
+    usual_rate = max(rates.values()) or _UNMEASURED_TOKENS_PER_S
+    usual_step_s = _mean([step_s for known in steps.values() for step_s in known], 0.0)
+    return {kind: _Speed(rate or usual_rate, _mean(steps[kind], usual_step_s)) for kind, rate in rates.items()}
 
 
-def _decode_steps(views: Sequence[PodView]) -> dict[str, float]:
-    """Seconds of a decode step on a pod of each kind that has not decoded yet: the mean of those that have.
-
-    Were it 0, a pod that has just started would seem to write for nothing and draw requests away from their prefix.
-    """
-    sums: dict[str, tuple[float, int]] = {}
-    for view in views:
-        kind, step_s = view.numerics_id, view.load.decode_step_s
-        sum_s, count = sums.get(kind, (0.0, 0))
-        sums[kind] = (sum_s + step_s, count + (step_s > 0.0))
-    usual_s = sum(sum_s for sum_s, _ in sums.values()) / max(1, sum(count for _, count in sums.values()))
-    return {kind: sum_s / count if count else usual_s for kind, (sum_s, count) in sums.items()}
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
 
 
 def _rotated(query: Query, ranked: list[Ranked]) -> list[Ranked]:

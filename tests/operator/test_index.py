@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from headstart.contract.events import CacheEvent, Cleared, Digest, Removed, Stored
+from headstart.contract.events import Cleared, Digest, Removed, Stored
 from headstart_operator.identity import PodKey
 from headstart_operator.index import PrefixIndex
 from hypothesis import given
@@ -81,27 +81,39 @@ def test_nothing_is_promised_by_a_pod_that_is_gone() -> None:
     assert index.match([1]) == {}
 
 
+KINDS = ["store", "remove", "clear", "promise"]
+
+
 @given(
-    events=st.lists(st.tuples(st.integers(0, 79), st.integers(1, 12), st.sampled_from(["store", "remove", "clear"]))),
+    events=st.lists(st.tuples(st.integers(0, 79), st.integers(1, 12), st.sampled_from(KINDS))),
     chain=st.lists(st.integers(1, 12), max_size=8),
 )
 def test_matches_agree_with_plain_sets_for_more_pods_than_a_word_has_bits(
     events: list[tuple[int, int, str]], chain: list[int]
 ) -> None:
-    index, truth = PrefixIndex(), {PodKey(str(number), "e"): set[int]() for number in range(80)}
-    for key in truth:
+    index = PrefixIndex()
+    held, promised = ({PodKey(str(number), "e"): set[int]() for number in range(80)} for _ in range(2))
+    for key in held:
         index.apply(key, ())
     for number, block, kind in events:
-        key = PodKey(str(number), "e")
-        made: CacheEvent = {"store": Stored(block, 0), "remove": Removed(block), "clear": Cleared()}[kind]
-        index.apply(key, [made])
+        key, blocks = PodKey(str(number), "e"), range(block, block + 3)
         if kind == "store":
-            truth[key].add(block)
+            index.apply(key, [Stored(each, each - 1) for each in blocks])
+            held[key] |= set(blocks)
+            promised[key] -= set(blocks)
+        elif kind == "remove":
+            index.apply(key, [Removed(block)])
+            held[key] -= {block}
+        elif kind == "clear":
+            index.apply(key, [Cleared()])
+            held[key] = set()
         else:
-            truth[key] = truth[key] - {block} if kind == "remove" else set()
+            index.reserve(key, blocks)
+            promised[key] |= set(blocks) - held[key]
     expected = {}
-    for key, held in truth.items():
-        depth = next((at for at, block in enumerate(chain) if block not in held), len(chain))
+    for key in held:
+        known = held[key] | promised[key]
+        depth = next((at for at, block in enumerate(chain) if block not in known), len(chain))
         if depth:
             expected[key] = depth
     assert index.match(chain) == expected

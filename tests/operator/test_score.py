@@ -9,6 +9,8 @@ import pytest
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.score import Policy, Query, Ranked, rank
 from headstart_operator.view import NO_LOAD, PodView
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def view(name: str, **load: Any) -> PodView:
@@ -125,6 +127,69 @@ def test_a_pod_that_has_only_done_its_self_test_is_taken_for_as_fast_as_its_kind
     other_kind = view("slow", prefill_tokens_per_s=100.0, numerics_id="other")
     assert names(rank(query(), [other_kind, view("a")])) == ["a", "slow"]
     assert rank(query(), [view("a", prefill_tokens_per_s=0.0)])[0].prefill_s > 0
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[PodView]:
+    """Pods of two kinds, some of which have not measured anything yet."""
+    loads = st.fixed_dictionaries(
+        {
+            "pending_prefill_tokens": st.sampled_from([0, 0, 100, 5000]),
+            "free_blocks": st.sampled_from([0, 3, 100]),
+            "prefill_tokens_per_s": st.sampled_from([0.0, 500.0, 8000.0]),
+            "decode_step_s": st.sampled_from([0.0, 0.01, 0.03]),
+            "pending_tokens": st.sampled_from([0, 160]),
+            "numerics_id": st.sampled_from(["x", "y"]),
+        }
+    )
+    return [view(f"p{number}", **draw(loads)) for number in range(draw(st.integers(1, 6)))]
+
+
+@given(fleets(), st.data())
+def test_costs_are_those_of_the_formula_and_the_order_is_theirs(views: list[PodView], data: st.DataObject) -> None:
+    asked = query(
+        matched={each.key: data.draw(st.integers(0, 10)) for each in views},
+        max_tokens=data.draw(st.sampled_from([0, 50])),
+        hit_ratio=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+        arrivals_per_s=2.0,
+        utilization=data.draw(st.sampled_from([0.25, 1.0])),
+    )
+    ranked = rank(asked, views)
+    for each in ranked:
+        assert each.cost_s == pytest.approx(_cost_s(asked, each.view, views))
+    costs = [each.cost_s for each in ranked]
+    tie_s = 16 / max(_rate(each, views) for each in views)
+    num_tied = sum(cost < min(costs) + tie_s for cost in costs)
+    assert max(costs[:num_tied]) < min(costs) + tie_s
+    assert costs[num_tied:] == sorted(costs[num_tied:])
+    preferred = [(each.matched_blocks, -each.eviction_s) for each in ranked[:num_tied]]
+    assert preferred == sorted(preferred, reverse=True)
+
+
+def _cost_s(asked: Query, pod: PodView, views: list[PodView]) -> float:
+    """The formula, term by term as it is written down."""
+    rate, matched = _rate(pod, views), asked.matched[pod.key]
+    output = min(asked.max_tokens, asked.mean_output_tokens)
+    h, u = min(asked.hit_ratio, 0.95), min(asked.utilization, 0.95)
+    queue = (pod.load.pending_prefill_tokens + pod.pending_tokens) / rate
+    prefill = (asked.prompt_tokens - min(16 * matched, asked.prompt_tokens - 1)) / rate
+    decode = output * (pod.load.decode_step_s or _usual_step_s(pod, views))
+    evicted = max(0.0, (asked.prompt_tokens + output) / 16 - matched - pod.load.free_blocks)
+    eviction = evicted * 16 * h / (1 - h) / rate
+    behind = (prefill + eviction) * asked.arrivals_per_s * (queue + prefill) / (1 - u)
+    return queue + prefill + decode + eviction + behind
+
+
+def _rate(pod: PodView, views: list[PodView]) -> float:
+    rates = [each.load.prefill_tokens_per_s for each in views]
+    own = [each.load.prefill_tokens_per_s for each in views if each.numerics_id == pod.numerics_id]
+    return max(own) or max(rates) or 1000.0
+
+
+def _usual_step_s(pod: PodView, views: list[PodView]) -> float:
+    known = [each for each in views if each.load.decode_step_s]
+    kin = [each for each in known if each.numerics_id == pod.numerics_id] or known
+    return sum(each.load.decode_step_s for each in kin) / max(1, len(kin))
 
 
 def test_who_may_not_read_the_cache_is_sent_to_the_idlest() -> None:

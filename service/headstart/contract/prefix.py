@@ -68,11 +68,10 @@ def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extra
     packed = array("I", token_ids[: num_blocks * block_size])
     if sys.byteorder == "big":
         packed.byteswap()
-    hashes = []
-    for (tokens,) in struct.iter_unpack(f"{4 * block_size}s", packed.tobytes()):
-        parent = sha256(parent + extras + tokens).digest()
-        hashes.append(parent)
-    return hashes
+    blocks = struct.iter_unpack(f"{4 * block_size}s", packed.tobytes())
+    if extras:
+        return [parent := sha256(parent + extras + tokens).digest() for (tokens,) in blocks]
+    return [parent := sha256(parent + tokens).digest() for (tokens,) in blocks]
 
 
 def hit_length(num_cached_blocks: int, num_tokens: int, block_size: int) -> int:
