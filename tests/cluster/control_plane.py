@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster import place, programs
+from support import helm
 
 # Last first: what another needs ends after it.
 NAMES = ("scheduler", "controllers", "apiserver", "etcd")
@@ -13,9 +14,7 @@ _ETCD = "http://127.0.0.1:2379"
 def start() -> None:
     """Returns when the API answers. Raises TimeoutError."""
     _start_etcd()
-    _start_api_server()
-    api_is_ready = place.in_node(_NODE, *kubectl("get", "--raw", "/readyz"))
-    programs.until("answer of the API server", lambda: programs.succeeds(api_is_ready), patience_s=90)
+    start_api_server()
     programs.start("controllers", _controllers())
     scheduler = (f"--kubeconfig={place.pki('scheduler.conf')}", "--leader-elect=false", "--bind-address=127.0.0.1")
     programs.start("scheduler", place.in_node(_NODE, place.binary("kube-scheduler"), *scheduler))
@@ -23,7 +22,7 @@ def start() -> None:
 
 def kubectl(*arguments: str) -> list[str]:
     """For a process in a node's network."""
-    return [str(place.binary("kubectl")), f"--kubeconfig={place.admin_config()}", *arguments]
+    return [str(helm.kubectl()), f"--kubeconfig={place.admin_config()}", *arguments]
 
 
 def _start_etcd() -> None:
@@ -34,7 +33,8 @@ def _start_etcd() -> None:
     programs.start("etcd", place.in_node(_NODE, "etcd", "--name=test", *listens, *files))
 
 
-def _start_api_server() -> None:
+def start_api_server() -> None:
+    """Returns when it answers. Raises TimeoutError."""
     flags = (
         f"--etcd-servers={_ETCD}",
         f"--advertise-address={place.API_ADDRESS}",
@@ -58,6 +58,8 @@ def _start_api_server() -> None:
         "--default-unreachable-toleration-seconds=10",
     )
     programs.start("apiserver", place.in_node(_NODE, place.binary("kube-apiserver"), *flags))
+    is_ready = place.in_node(_NODE, *kubectl("get", "--raw", "/readyz"))
+    programs.until("answer of the API server", lambda: programs.succeeds(is_ready), patience_s=90)
 
 
 def _controllers() -> list[str]:

@@ -12,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cluster import archives, binaries, control_plane, identities, network, nodes, place, programs, requirements
+from support import helm
 
 
 def build() -> list[Path]:
     """What `up` needs, made where it is missing: programs, binaries, images. Returns the images' archives."""
     requirements.check()
+    for fetch in (helm.helm3, helm.helm4, helm.kubectl):
+        fetch()
     binaries.build()
     return archives.build()
 

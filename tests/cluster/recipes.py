@@ -25,7 +25,7 @@ RECIPES = (
     # The API server first: it compiles nearly all that the others need.
     *(
         Recipe(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES_FLAGS)
-        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
     ),
     Recipe("coredns", "coredns", "."),
     Recipe("kube-router", "kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
