@@ -57,6 +57,7 @@ proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 
 chart: $(STAMP) ## regenerate what in the chart follows from its values.yaml and from the settings
 	$(BIN)/python helm/generate_schema.py
+	$(BIN)/python helm/generate_readme.py
 
 lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/ruff check .
