@@ -33,6 +33,7 @@ _COMMANDS = {
         "headstart.cli.bench",
         "figures of this machine and of simulated fleets, with one JSON line for programs",
     ),
+    "download": ("headstart.cli.download", "a model of the Hugging Face hub into a folder that pods read"),
     "config": ("headstart.cli.config", "the settings in effect, their schema, their documentation"),
 }
 

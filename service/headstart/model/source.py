@@ -50,9 +50,14 @@ def resolve_source(
         return path
     if path.is_file():
         raise ModelError(f"{source!r} is no model: use a directory, a .gguf file or a Hugging Face id")
-    if source.endswith(".gguf") or source.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(source):
+    if not is_hub_id(source):
         raise ModelError(f"{source!r} does not exist: use a directory, a .gguf file or a Hugging Face id")
-    return _fetch(source, cache_dir, progress)
+    return fetch_model(source, cache_dir=cache_dir, progress=progress)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether `source` has the form of a Hugging Face id: `name` or `owner/name`."""
+    return bool(_HUB_ID.fullmatch(source)) and not source.startswith(".") and not source.endswith(".gguf")
 
 
 def _built_in() -> Path:
@@ -67,24 +72,64 @@ def _built_in() -> Path:
     )
 
 
-def _fetch(source: str, cache_dir: Path | None, progress: Callable[[str, float], None] | None) -> Path:
+def list_model_files(
+    source: str, *, revision: str | None = None, token: str | None = None
+) -> tuple[str, dict[str, int]]:
+    """The commit that `revision` names on the hub, and the files that would be fetched of it: {name: bytes}.
+
+    Raises ModelError.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import filter_repo_objects
+
+    try:
+        described = HfApi(token=token).model_info(source, revision=revision, files_metadata=True)
+    except Exception as error:  # as below
+        raise _unfetchable(source, error) from error
+    wanted = filter_repo_objects(
+        described.siblings or [], allow_patterns=list(FETCHED), key=lambda file: file.rfilename
+    )
+    return described.sha or "", {file.rfilename: file.size or 0 for file in wanted}
+
+
+def fetch_model(
+    source: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: Path | None = None,
+    directory: Path | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Path:
+    """The directory that holds the hub's model `source`: one in the cache, or `directory` when it is given.
+
+    `revision` is a branch, a tag or a commit. What an earlier call left behind is gone on with. `token` goes before
+    `HF_TOKEN`; `progress` is told ("download", fraction). Raises ModelError.
+    """
     # Imported here because it takes a second that local models need not wait for.
     from huggingface_hub import snapshot_download
 
     try:
-        directory = snapshot_download(
+        fetched = snapshot_download(
             source,
+            revision=revision,
+            token=token,
             cache_dir=cache_dir,
+            local_dir=directory,
             allow_patterns=list(FETCHED),
             tqdm_class=_progress_bar(progress) if progress else None,
         )
     except Exception as error:  # the library raises HTTP, OS and value errors of many classes
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"model {source!r} is no local path and cannot be fetched from the hub: {reason}") from error
-    path = Path(directory)
+        raise _unfetchable(source, error) from error
+    path = Path(fetched)
     if not any(path.glob("*.safetensors")):
         raise ModelError(f"model {source!r} has no safetensors weights on the hub; pickled ones (.bin) are refused")
     return path
+
+
+def _unfetchable(source: str, error: Exception) -> ModelError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ModelError(f"model {source!r} is no local path and cannot be fetched from the hub: {reason}")
 
 
 def _progress_bar(progress: Callable[[str, float], None]) -> type[Any]:
