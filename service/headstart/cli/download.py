@@ -16,8 +16,8 @@ _ENDED_BY_SIGTERM = 143
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Pods see the whole model or none. A download that was interrupted keeps the files that were finished; one that "
-        "is complete asks nobody. HF_ENDPOINT and HF_TOKEN have their usual meaning."
+        "Pods see the whole model or none. A download that was interrupted keeps the files that were finished; "
+        "one that is complete asks nobody. HF_ENDPOINT and HF_TOKEN have their usual meaning."
     )
     parser.add_argument("source", help="The model's Hugging Face id, such as HuggingFaceTB/SmolLM2-135M-Instruct.")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="The folder; made if it does not exist.")

@@ -1,8 +1,8 @@
-"""A model of the hub in a folder that pods read: they find all of it there, or nothing that they would take for a model.
+"""A model of the hub in a folder that pods read: they find all of it there, or nothing that they could take for one.
 
-What is fetched collects in a hidden folder beside it and is moved into place when it is complete, `config.json`, without
-which a folder is no model, last. Several downloads into one folder wait for each other. Knows nothing of what is in the
-files. The folder owns the state: a mark says what it holds.
+What is fetched collects in a hidden folder beside it and is moved into place when it is complete, last of all
+`config.json`, without which a folder is no model. Several downloads into one folder wait for each other. Knows nothing
+of what is in the files. The folder owns the state: a mark says what it holds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def download_model(
 ) -> bool:
     """Fill `directory` with the hub's model `source`; False when it held it already, and the hub was not asked.
 
-    Files that an interrupted call had finished are kept by the next. `revision` is a branch, a tag or a commit. `progress` is told
-    ("download", fraction); `on_wait` is called when another download works on the folder.
+    Files that an interrupted call had finished are kept by the next. `revision` is a branch, a tag or a commit.
+    `progress` is told ("download", fraction); `on_wait` is called when another download works on the folder.
     Raises ModelError when the hub does not give it, ConfigError when the folder holds another model or takes none.
     """
     wanted = {"source": source, "revision": revision or "main"}
