@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """Serves `server.models`: {id: directory}, at a single commit. Notes every path asked for, with the range if any."""
+    """Serves `server.models`: {id: directory}, at a single commit. Notes every path asked for, and the range."""
 
     server: Any
 
