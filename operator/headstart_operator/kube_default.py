@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headstart_operator.kube_client import Json, KubeClient, KubeError
+from headstart_operator.kube_owner import owner_references
 from headstart_operator.kube_pools import API_VERSION, KIND, pools_path
 
 _LOGGER = logging.getLogger(__name__)
@@ -27,9 +28,8 @@ class DefaultPool:
 
 async def create_default(kube: KubeClient, pool: DefaultPool, *, namespace: str) -> None:
     """Raises KubeError. One that is there already stays as it is."""
-    metadata: Json = {"name": pool.name, "namespace": namespace, "labels": dict(pool.labels)}
-    if pool.deployment:
-        metadata["ownerReferences"] = await _owners(kube, pool.deployment, namespace)
+    owners = await owner_references(kube, pool.deployment, namespace=namespace, of=f"EnginePool {pool.name}")
+    metadata = {"name": pool.name, "namespace": namespace, "labels": dict(pool.labels), "ownerReferences": owners}
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": pool.spec}
     try:
         await kube.request("POST", pools_path(namespace), body=body)
@@ -37,15 +37,3 @@ async def create_default(kube: KubeClient, pool: DefaultPool, *, namespace: str)
     except KubeError as error:
         if error.code != 409:
             raise
-
-
-async def _owners(kube: KubeClient, deployment: str, namespace: str) -> list[Json]:
-    """None when the Deployment is not to be seen: a pool that outlives it is better than no pool."""
-    try:
-        found = await kube.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}")
-    except KubeError as error:
-        if error.code not in (403, 404):
-            raise
-        _LOGGER.warning("Deployment %s cannot be read (%s): the default EnginePool gets no owner", deployment, error)
-        return []
-    return [{"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment, "uid": found["metadata"]["uid"]}]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from headstart_operator.kube_client import Json, KubeClient, KubeError
+from headstart_operator.kube_owner import owner_references
 
 # client-go's defaults.
 DURATION_S = 15
@@ -28,7 +29,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Lease:
-    """`identity` names this process and nobody else. `clock` is monotonic seconds; `now` is what others may read."""
+    """`identity` names this process and nobody else. A lease that it creates belongs to `deployment`, "" for none.
+
+    `clock` is monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -37,16 +41,17 @@ class Lease:
         namespace: str,
         name: str,
         identity: str,
+        deployment: str = "",
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
+        self._namespace = namespace
+        self._deployment = deployment
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._name = name
         self._identity = identity
         self._clock = clock
-        self._now = now
         self._item: Json = {}
         self._observed: Json | None = None
         self._observed_s = 0.0
@@ -121,7 +126,7 @@ class Lease:
         return self._clock() - self._observed_s >= float(spec.get("leaseDurationSeconds") or DURATION_S)
 
     def _taken(self) -> Json:
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = self._observed or {}
         is_ours = spec.get("holderIdentity") == self._identity
         transitions = int(spec.get("leaseTransitions") or 0)
@@ -136,6 +141,12 @@ class Lease:
     async def _write(self, spec: Json) -> None:
         """Create it, or replace what was last seen of it: the version makes the API refuse when that has changed."""
         method, path = ("PUT", self._path) if self._item else ("POST", self._collection)
-        metadata = self._item["metadata"] if self._item else {"name": self._name}
+        metadata = self._item["metadata"] if self._item else await self._first_metadata()
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         self._take_item(await self._kube.request(method, path, body=body))
+
+    async def _first_metadata(self) -> Json:
+        owners = await owner_references(
+            self._kube, self._deployment, namespace=self._namespace, of=f"lease {self._name}"
+        )
+        return {"name": self._name, "ownerReferences": owners}

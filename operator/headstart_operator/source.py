@@ -111,7 +111,7 @@ def _pools_source(config: OperatorConfig, kube: KubeClient, namespace: str) -> S
 
     identity = f"{pod_name(os.environ)}_{secrets.token_hex(4)}"
     pods = KubernetesPools(kube, namespace=namespace, selector=config.pool_selector)
-    lease = Lease(kube, namespace=namespace, name=config.lease, identity=identity)
+    lease = Lease(kube, namespace=namespace, name=config.lease, identity=identity, deployment=config.default_pool_owner)
     events = EventRecorder(kube, namespace=namespace, instance=identity)
     keeper = PoolKeeper(kube, lease, pods, events, default=_default_pool(config))
     return Source(

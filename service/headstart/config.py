@@ -191,7 +191,7 @@ class OperatorSettings(BaseModel, frozen=True, extra="forbid"):
     )
     pool_selector: str = _option("", None, "Label selector of the EnginePools; by default all of the namespace.")
     default_pool: str = _option("", None, "EnginePool to make of selector, pod_port and policy if there is none.")
-    default_pool_owner: str = _option("", None, "The Deployment that the default pool belongs to and goes with.")
+    default_pool_owner: str = _option("", None, "The Deployment that the default pool and the Lease go with.")
     lease: str = _option("headstart-operator", None, "Lease of the one that writes the pools' status.", min_length=1)
     pod_port: int = _option(50051, "--pod-port", "The pods' gRPC port.", ge=1, le=65_535)
     kube_api: str = _option("", "--kube-api", "URL of the Kubernetes API, for tests. By default as in any pod.")

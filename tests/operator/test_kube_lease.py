@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from headstart_operator.kube_client import KubeClient, KubeError, load_credentials
 from headstart_operator.kube_lease import DURATION_S, RENEW_DEADLINE_S, Lease
-from support.kube_server import LEASES, KubeServer
+from support.kube_server import DEPLOYMENTS, LEASES, KubeServer
 
 
 class Clock:
@@ -24,10 +24,12 @@ class Clock:
 class Replica:
     """One of several operators; their clocks have nothing in common."""
 
-    def __init__(self, server: KubeServer, identity: str, *, starts_s: float) -> None:
+    def __init__(self, server: KubeServer, identity: str, *, starts_s: float, deployment: str = "") -> None:
         self.kube = KubeClient(lambda: load_credentials(server.url))
         self.clock = Clock(starts_s)
-        self.lease = Lease(self.kube, namespace="ns", name="l", identity=identity, clock=self.clock)
+        self.lease = Lease(
+            self.kube, namespace="ns", name="l", identity=identity, deployment=deployment, clock=self.clock
+        )
 
 
 @contextlib.asynccontextmanager
@@ -52,6 +54,20 @@ async def test_the_first_one_creates_it_and_the_second_waits() -> None:
         assert (first.lease.is_held, second.lease.is_held) == (True, False)
         assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("first", 0)
         assert spec(server)["renewTime"].endswith("Z")
+
+
+async def test_a_lease_belongs_to_the_deployment_and_goes_with_it() -> None:
+    async with KubeServer() as server:
+        server.put(DEPLOYMENTS, {"metadata": {"name": "the-router", "uid": "d1"}})
+        replica = Replica(server, "first", starts_s=0.0, deployment="the-router")
+        for _ in range(2):
+            await replica.lease.attempt()
+        item = server.find(LEASES, "l")
+        await replica.kube.close()
+        assert item is not None
+        assert item["metadata"]["ownerReferences"] == [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "the-router", "uid": "d1"}
+        ]
 
 
 async def test_a_holder_that_renews_keeps_it_for_ever() -> None:
