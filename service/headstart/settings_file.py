@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headstart.errors import ConfigError
 
 
@@ -20,6 +18,8 @@ def read_settings_file(path: str, *, origin: str, is_switch: Mapping[str, bool])
     `origin` is what named the file; `is_switch` tells of each dotted key whether its values are true and false.
     Raises ConfigError.
     """
+    import yaml  # only those who have a file pay for it at their start
+
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

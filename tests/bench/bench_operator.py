@@ -23,7 +23,6 @@ from headstart.cli.progress import LoadProgress
 from headstart.cli.values import whole
 from operator_index import Decisions, Timed, draw_prompt, fill, index_bytes, make_fleet, percentile
 from operator_streams import FirstToken, Flow, first_tokens, flow, hops, per_message_us
-from rich.console import Console
 
 PROMPTS = {"16 new ids": (16, False), "8192 known ids": (8192, True), "8192 new ids": (8192, False)}
 NUM_STREAMS = 192
@@ -179,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=whole(1, 100), default=5, help="More are steadier.")
     parser.add_argument("--quick", action="store_true", help="Rough figures in half a minute.")
     arguments = parser.parse_args()
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         figures = asyncio.run(measure(arguments, progress.show))
     print_result(
         figures.result(),

@@ -12,14 +12,13 @@ from headstart.cli.bench.serve_drive import Client, play
 from headstart.cli.bench.serve_workloads import warm_up
 from headstart.cli.progress import LoadProgress
 from peer_rows import tell
-from rich.console import Console
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     serve.configure(parser)
     parsed = parser.parse_args()
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         asyncio.run(answer(serve.opener(parsed, progress), serve.plan_of(parsed)))
 
 

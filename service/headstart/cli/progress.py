@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:  # a tenth of a second that a pod without a terminal does not pay at its start
+    from rich.progress import Progress, TaskID
 
 
 class LoadProgress:
     """Context manager; `show(stage, fraction)` may be called from one thread at a time, fraction in 0..1."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        if console.is_terminal:
-            columns = (TextColumn("{task.description:<24}"), BarColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=console, transient=True)
+    def __init__(self) -> None:
+        self._bar: Progress | None = _bar() if sys.stderr.isatty() else None
+        self._tasks: dict[str, TaskID | None] = {}
 
     def __enter__(self) -> LoadProgress:
         if self._bar is not None:
@@ -36,12 +34,18 @@ class LoadProgress:
 
     def show(self, stage: str, fraction: float) -> None:
         """Plain output names each stage once, when it starts."""
-        is_new = stage not in self._tasks
-        if self._bar is None:
-            self._tasks[stage] = TaskID(0)
-            if is_new:
-                self._console.print(f"headstart: {stage}", highlight=False, soft_wrap=True)
-            return
-        if is_new:
-            self._tasks[stage] = self._bar.add_task(stage, total=1.0)
-        self._bar.update(self._tasks[stage], completed=fraction)
+        if stage not in self._tasks:
+            self._tasks[stage] = None if self._bar is None else self._bar.add_task(stage, total=1.0)
+            if self._bar is None:
+                print(f"headstart: {stage}", file=sys.stderr, flush=True)
+        task = self._tasks[stage]
+        if self._bar is not None and task is not None:
+            self._bar.update(task, completed=fraction)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

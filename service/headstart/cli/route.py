@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import typing
-
-from rich.console import Console
 
 from headstart.cli.flags import OPERATOR_SECTIONS, add_settings_flags, settings_from
 from headstart.config import Settings
@@ -32,16 +31,15 @@ def run(parsed: argparse.Namespace) -> int:
 
     config = operator_config(settings)
     set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
-    console = Console(stderr=True)
 
     def say_ready(operator: Operator) -> None:
         num_pods = len(operator.fleet.snapshot())
-        console.print(
+        print(
             f"headstart: routing to {num_pods} pods, gRPC on port {operator.grpc_port}, "
             f"health on {operator.health_port}, HTTP on {operator.web.http_port}, "
             f"metrics on {operator.web.metrics_port}",
-            highlight=False,
-            soft_wrap=True,
+            file=sys.stderr,
+            flush=True,
         )
 
     return asyncio.run(serve(config, on_ready=say_ready))

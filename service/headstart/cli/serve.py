@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from headstart.app.loading import THREAD_NAME, ModelLoading
 from headstart.cli.flags import add_settings_flags, settings_from
@@ -37,19 +36,21 @@ def run(parsed: argparse.Namespace) -> int:
     # The first process of a container has no default for it: until the pod listens, a signal would be lost.
     signal.signal(signal.SIGTERM, _exit_at_once)
     set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
-    console = Console(stderr=True)
-    with LoadProgress(console) as progress:
-        code = _serve(settings, progress, console)
+    # Nothing that imports leave behind is worth looking through until the pod is ready.
+    gc.disable()
+    with LoadProgress() as progress:
+        code = _serve(settings, progress)
     return _leave(code)
 
 
-def _serve(settings: Settings, progress: LoadProgress, console: Console) -> int:
+def _serve(settings: Settings, progress: LoadProgress) -> int:
     """The exit code, however it ends: the thread that loads may still be at work."""
 
     def say_ready(pod: Pod) -> None:
+        gc.enable()
         progress.close()
         ports = f"gRPC on port {pod.grpc_port}, health on {pod.health_port}, HTTP on {pod.http_port}"
-        console.print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", highlight=False, soft_wrap=True)
+        print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", file=sys.stderr, flush=True)
 
     loading = ModelLoading(settings, progress.show)
     try:

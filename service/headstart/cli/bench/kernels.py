@@ -10,7 +10,6 @@ import argparse
 import typing
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
 
 from headstart.cli.bench.output import print_result
 from headstart.cli.progress import LoadProgress
@@ -54,7 +53,7 @@ def run(parsed: argparse.Namespace) -> int:
     from headstart.cli.bench.kernels_limits import floor_s, is_bound_by_reading, share
 
     shares, rows, all_limits = {}, [], []
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         for limits, figures in _groups(parsed, machine, progress):
             all_limits.append(limits)
             for figure in figures:

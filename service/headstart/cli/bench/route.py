@@ -12,7 +12,6 @@ import argparse
 import statistics
 
 from headstart_operator.score import Policy
-from rich.console import Console
 
 from headstart.cli.bench.output import print_result
 from headstart.cli.bench.traffic import SharedPrefixes
@@ -40,7 +39,7 @@ def run(parsed: argparse.Namespace) -> int:
     traffic = SharedPrefixes(num_requests=300) if parsed.quick else SharedPrefixes()
     seeds = parsed.seeds[:1] if parsed.quick else parsed.seeds
     reports: dict[str, list[Report]] = {}
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         for name in (*Policy, _STATIC):
             for number, seed in enumerate(seeds):
                 progress.show(str(name), number / len(seeds))

@@ -13,7 +13,6 @@ import sys
 import time
 import tracemalloc
 
-from rich.console import Console
 
 from headstart.cache.log import EventLog
 from headstart.cache.manager import BlockManager
@@ -41,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     num_rounds, num_steps = (1, 30) if parsed.quick else (parsed.rounds, parsed.steps)
     figures = {}
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         for num_running in _RUNNING:
             stage, rounds = f"{num_running} running", []
             for number in range(num_rounds):

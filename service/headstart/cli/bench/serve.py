@@ -14,7 +14,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from rich.console import Console
 
 from headstart.cli.bench.output import print_result
 from headstart.cli.bench.serve_drive import Client, ModelLimits, play
@@ -113,7 +112,7 @@ def _report_unavailable(parsed: argparse.Namespace) -> int:
 
 def _measure_and_print(parsed: argparse.Namespace) -> int:
     plan = plan_of(parsed)
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         result = asyncio.run(measure(opener(parsed, progress), plan, progress))
     rows = {name: row for name, row in result.items() if name in WORKLOADS}
     print_result(

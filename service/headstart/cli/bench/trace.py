@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headstart_operator.score import Policy
-from rich.console import Console
 
 from headstart.cli.bench.output import Bars, print_result
 from headstart.cli.bench.traffic import Arrival, read_trace, sampled, shuffled
@@ -52,7 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
     result: dict[str, dict[str, dict[str, float]]] = {}
     rows = []
     shares: dict[str, dict[str, float]] = {}
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         for num_pods, num_blocks in fleets:
             name = f"{num_pods}x{num_blocks}"
             ideal = ideal_hit_ratio(arrivals, num_pods * num_blocks)

@@ -66,7 +66,7 @@ async def run_scene(settings: Settings) -> Outcome:
     from headstart.app.pod import start_pod
     from headstart.cli.demo.play import play
 
-    with LoadProgress(Console(stderr=True)) as progress:
+    with LoadProgress() as progress:
         pod = await start_pod(settings, progress=progress.show, is_tracing=True)
     try:
         return await play(
