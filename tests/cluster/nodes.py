@@ -81,10 +81,10 @@ def stop_containers(node: place.Node) -> None:
 def stop_containerd(node: place.Node) -> None:
     programs.stop(f"containerd-{node.name}")
     programs.end_those(lambda pid: _is_of(node, pid))
-    for hierarchy in _hierarchies():
-        for folder in sorted((hierarchy / node.netns).rglob("*/"), reverse=True):
+    for root in _CGROUPS.glob(f"*/{node.netns}"):
+        for folder in sorted(root.rglob("*/"), reverse=True):
             _remove_cgroup(folder)
-        _remove_cgroup(hierarchy / node.netns)
+        _remove_cgroup(root)
 
 
 def _ctr(node: place.Node, *arguments: str) -> list[str]:

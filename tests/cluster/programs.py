@@ -34,7 +34,7 @@ def stop(name: str, *, kill: bool = False, patience_s: float = 10.0) -> None:
     record = _record(name)
     if not record.exists():
         return
-    pid, started = record.read_text().split()
+    pid, _, started = record.read_text().partition(" ")
     for how in (signal.SIGKILL,) if kill else (signal.SIGTERM, signal.SIGKILL):
         if _is_running(int(pid), started):
             os.kill(int(pid), how)
