@@ -19,7 +19,7 @@ PROTO_DIR := headstart/contract/proto
 SANITIZED_TESTS := $(addprefix tests/kernels/test_,gemm.py gemm_quantised.py thread_pool.py attention.py attention_plan.py \
   elementwise.py)
 
-.PHONY: help setup proto chart lint test sanitize bench demo cluster-up cluster-down test-cluster clean
+.PHONY: help setup proto chart lint test sanitize bench demo image test-image cluster-up cluster-down test-cluster clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,14 @@ lint: $(STAMP) ## formatting, lint rules, types and the direction of imports
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# IMAGE_STAGES="pod-cpu pod-gpu operator", IMAGE_TAG and IMAGE_ENGINE choose; IMAGE_OUT=folder writes archives there.
+image: ## the container images, with docker, podman or buildah
+	image/build
+
+test-image: $(STAMP) ## build the images of pod and operator, run them as containers, as root with runc
+	IMAGE_STAGES="pod-cpu operator" IMAGE_OUT="$(abspath build/images)" image/build
+	IMAGES="$(abspath build/images)" $(BIN)/python -m pytest tests/image $(PYTEST_ARGS)
 
 # A real Kubernetes cluster from plain binaries, as root: two nodes in network namespaces of this machine. The first time
 # compiles them, 20 minutes on two cores; HEADSTART_CLUSTER_CACHE says where they are kept.
