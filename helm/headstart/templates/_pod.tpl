@@ -50,7 +50,7 @@ affinity:
 topologySpreadConstraints:
   {{- $selector := dict "matchLabels" (include "headstart.selectorLabels" . | fromYaml) }}
   {{- range .pod.topologySpreadConstraints }}
-  - {{- merge (dict) . (dict "labelSelector" $selector) | toYaml | nindent 4 }}
+  - {{- hasKey . "labelSelector" | ternary . (set (deepCopy .) "labelSelector" $selector) | toYaml | nindent 4 }}
   {{- end }}
 {{- end }}
 {{- with .pod.priorityClassName }}
@@ -193,6 +193,7 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
     secretName: {{ ternary (default .existingSecret $.root.Values.operator.tls.existingSecret) .existingSecret (eq $.component "operator") }}
     defaultMode: 0440
     items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
+{{- if include "headstart.podTls" $ }}
 - name: pod-tls
   secret:
     secretName: {{ .existingSecret }}
@@ -206,6 +207,7 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
       {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
 {{- range $name := list "scratch" "tmp" }}
 - name: {{ $name }}
   {{- with $.pod.scratch }}
@@ -215,6 +217,11 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
   emptyDir: {{ toJson $options }}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Whether a component needs certificates to trust others by. */}}
+{{- define "headstart.podTls" -}}
+{{- if or (eq .component "operator") .root.Values.server.tls.clientCAKey }}yes{{ end -}}
 {{- end }}
 
 {{/* Sources of /run/secrets/headstart: settings that are secrets, one a file. */}}
@@ -241,7 +248,9 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
 {{- end }}
 {{- if .root.Values.server.tls.enabled }}
 - {name: tls, mountPath: /run/headstart/tls, readOnly: true}
+{{- if include "headstart.podTls" . }}
 - {name: pod-tls, mountPath: /run/headstart/pod-tls, readOnly: true}
+{{- end }}
 {{- end }}
 - {name: scratch, mountPath: /scratch}
 - {name: tmp, mountPath: /tmp}
