@@ -1,6 +1,7 @@
-"""`python -m cluster up | down | build | test [arguments of pytest]`: what `make cluster-up` and its kin run.
+"""`python -m cluster up | down | build | test | scenes [arguments of pytest]`: what `make cluster-up` and its kin run.
 
 `test` starts a cluster, runs the scenes inside its first node's network, and takes the cluster away whatever happens.
+`scenes` runs them on the cluster that is up.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def main() -> int:
     try:
         if command == "test":
             return _test(rest)
+        if command == "scenes":
+            return _scenes(rest)
         actions = {"build": lifecycle.build, "up": lifecycle.up, "down": lifecycle.down}
         if command not in actions or rest:
             print(__doc__, file=sys.stderr)
@@ -34,15 +37,21 @@ def main() -> int:
 
 
 def _test(arguments: list[str]) -> int:
-    """pytest's own exit status."""
-    lifecycle.up()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
-    tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", place.HERE, *arguments)
+    """A new cluster: one that is up may have the images of other sources. pytest's own exit status."""
+    lifecycle.build()
+    lifecycle.down()
     try:
-        with subprocess.Popen(tests, cwd=place.ROOT, env=environment | {"CLUSTER_TESTS": "1"}) as process:
-            return _ended(process)
+        lifecycle.up()
+        return _scenes(arguments)
     finally:
         lifecycle.down()
+
+
+def _scenes(arguments: list[str]) -> int:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
+    tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", place.HERE, *arguments)
+    with subprocess.Popen(tests, cwd=place.ROOT, env=environment | {"CLUSTER_TESTS": "1"}) as process:
+        return _ended(process)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
