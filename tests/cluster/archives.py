@@ -26,7 +26,6 @@ _COPIED = (
     "image",
     "CMakeLists.txt",
     "LICENSE",
-    "README.md",
     "pyproject.toml",
     "requirements.lock",
     "kernels",
