@@ -5,8 +5,6 @@ from __future__ import annotations
 from support.value_case import (
     ABSENT,
     ENGINE,
-    ENGINE_SETTINGS,
-    OPERATOR,
     OPERATOR_POD,
     OPERATOR_SETTINGS,
     Case,
@@ -19,6 +17,8 @@ _INGRESS = {"ingress.enabled": True}
 _TLS = {"server.tls.enabled": True, "server.tls.existingSecret": "t"}
 _OTLP = {"telemetry.otlp.endpoint": "http://c:4317", "telemetry.traces.enabled": True}
 _HF = {"model.source.type": "hf", "model.source.uri": "org/name"}
+
+_AWAY = {"replicaCount": 0, "operator.defaultPool.create": False}
 
 _SCALER = ("HorizontalPodAutoscaler", "engine", "spec")
 _SCALED = ("ScaledObject", "engine", "spec")
@@ -103,7 +103,7 @@ DOORS: dict[str, Case] = {
 ROUTER: dict[str, Case] = {
     "operator.enabled": Case(False, (*_SERVICE, "selector", "app.kubernetes.io/component"), "engine"),
     "operator.settings": Case({"policy": "round-robin"}, (*OPERATOR_SETTINGS, "operator", "policy"), "round-robin"),
-    "operator.watchNamespace": Case("other", ("Role", "operator", "metadata", "namespace"), "other"),
+    "operator.watchNamespace": Case("other", ("Role", "operator", "metadata", "namespace"), "other", _AWAY),
     "operator.poolSelector": Case("a=b", (*OPERATOR_SETTINGS, "operator", "pool_selector"), "a=b"),
     "operator.defaultPool.create": Case(False, (*OPERATOR_SETTINGS, "operator", "default_pool"), ABSENT),
     "operator.defaultPool.name": Case("chat", (*OPERATOR_SETTINGS, "operator", "default_pool"), "chat"),

@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 _CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 _OLDEST, _NEWEST = 29, 37
+# Cases that use what came later.
+_OLDEST_OF = {"newest-values": 32}
 _VERSIONS = [f"1.{minor}" for minor in range(_OLDEST, _NEWEST + 1)]
 # Custom resources, of ours and of others: the schemas have none.
 _UNKNOWN = frozenset({"EnginePool", "PodMonitor", "PrometheusRule", "ScaledObject", "GRPCRoute"})
@@ -63,7 +65,8 @@ def test_both_helms_make_the_same_of_it(case: Path) -> None:
 @pytest.mark.parametrize("version", _VERSIONS)
 def test_every_object_is_what_that_kubernetes_takes(version: str) -> None:
     faults = set()
-    for case in _CASES:
+    minor = int(version.partition(".")[2])
+    for case in (each for each in _CASES if minor >= _OLDEST_OF.get(each.stem, _OLDEST)):
         for item in render(None, "--values", case, "--kube-version", version).values():
             faults.add(_fault(json.dumps(item, sort_keys=True), version))
     assert faults - {""} == set()

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helm import cluster_cases, pod_cases, service_cases
 from support.helm import HelmError, helm3, render
 from support.value_case import Case, read, same, values_of
+
+from helm import cluster_cases, pod_cases, service_cases
 
 _SCRIPTS = Path(__file__).parents[2] / "helm"
 _CASES: dict[str, Case] = pod_cases.CASES | service_cases.CASES | cluster_cases.CASES

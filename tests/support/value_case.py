@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-
 from support.helm import RELEASE, Json, Objects
 
 ABSENT = "absent"

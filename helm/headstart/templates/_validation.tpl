@@ -3,7 +3,7 @@ Rules across values. Each message names the key and says what to do; all that ar
 */}}
 {{- define "headstart.validate" -}}
 {{- $found := list -}}
-{{- range $part := list "model" "scaling" "security" "accelerator" "telemetry" "pods" -}}
+{{- range $part := list "model" "scaling" "security" "accelerator" "telemetry" "router" "pods" -}}
 {{- range include (printf "headstart.validate.%s" $part) $ | splitList "\n" -}}
 {{- with trim . }}{{ $found = append $found . }}{{ end -}}
 {{- end -}}
@@ -134,6 +134,18 @@ telemetry.otlp.endpoint: say where the collector is, for telemetry.traces, metri
 {{- end }}
 {{- if and $telemetry.otlp.endpoint (not (or $telemetry.traces.enabled $telemetry.metrics.otlp)) }}
 telemetry.traces.enabled: neither it nor telemetry.metrics.otlp is set, so nothing would be sent to telemetry.otlp.endpoint
+{{- end }}
+{{- end }}
+
+{{/* The router follows one namespace. What it makes there can neither find this release's pods nor belong to it. */}}
+{{- define "headstart.validate.router" -}}
+{{- if and .Values.operator.enabled (ne (include "headstart.watchNamespace" .) (include "headstart.namespace" .)) }}
+{{- if .Values.operator.defaultPool.create }}
+operator.defaultPool.create: must be false when operator.watchNamespace is another namespace
+{{- end }}
+{{- if gt (int (include "headstart.maxReplicas" .)) 0 }}
+operator.watchNamespace: the router would not find this release's engine pods in {{ include "headstart.namespace" . }}; set replicaCount to 0
+{{- end }}
 {{- end }}
 {{- end }}
 
