@@ -59,16 +59,19 @@ def tenant_salt(tenant: str, cache_salt: str) -> str:
 def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extras: bytes = b"") -> list[bytes]:
     """Chain hashes of the full blocks of `token_ids`; a partly filled last block has none.
 
-    `parent` is the hash of the block before them, or the root. Raises OverflowError for an id that is negative or
-    above 32 bits.
+    `parent` is the hash of the block before them, or the root. An `array("I")` of ids is not copied. Raises
+    OverflowError for an id that is negative or above 32 bits.
     """
     num_blocks = len(token_ids) // block_size
     if num_blocks == 0:
         return []
-    packed = array("I", token_ids[: num_blocks * block_size])
+    is_packed = isinstance(token_ids, array) and token_ids.typecode == "I"
+    packed = token_ids if is_packed else array("I", token_ids[: num_blocks * block_size])
     if sys.byteorder == "big":
+        packed = packed[:]
         packed.byteswap()
-    blocks = struct.iter_unpack(f"{4 * block_size}s", packed.tobytes())
+    block_bytes = 4 * block_size
+    blocks = struct.iter_unpack(f"{block_bytes}s", memoryview(packed).cast("B")[: num_blocks * block_bytes])
     if extras:
         return [parent := sha256(parent + extras + tokens).digest() for (tokens,) in blocks]
     return [parent := sha256(parent + tokens).digest() for (tokens,) in blocks]

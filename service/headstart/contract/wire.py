@@ -18,8 +18,12 @@ from headstart.errors import InvalidRequestError
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _WORD_BYTES = 4
-_SEVEN_BITS = np.array([0x7F, 0x7F7F, 0x7F7F7F, 0x7F7F7F7F], np.uint32)
-"""Of a little-endian word, the bits that belong to a number of 1, 2, 3 and 4 bytes."""
+_ONE, _HIGH_BITS = np.uint32(1), np.uint32(0x80808080)
+_JOINTS = tuple(
+    (np.uint32(low), np.uint32(high), np.uint32(shift))
+    for low, high, shift in ((0x007F007F, 0x7F007F00, 1), (0x00003FFF, 0x3FFF0000, 2))
+)
+"""Sevens of bits become fourteens, and these a number: what stays, what moves down, and how far."""
 
 
 class Field(NamedTuple):
@@ -56,21 +60,23 @@ def unpack_ids(packed: bytes) -> array[int] | None:
     """The numbers of a packed field of uint32, as `array("I")`; None when one takes five bytes.
 
     Those are 2**28 or more, and no id of a vocabulary. `packed` has each number in as few bytes as it takes, as every
-    encoder writes them.
+    encoder writes them. Worth its start, some 100 us when it is not in the processor's caches, for 1,000 numbers.
     """
-    padded = packed + bytes(_WORD_BYTES)
-    (last,) = (np.frombuffer(packed, np.uint8) < 0x80).nonzero()  # the byte that ends a number has no high bit
-    first = np.zeros_like(last)
-    np.add(last[:-1], 1, out=first[1:])
-    num_more = last - first
-    if num_more.size and num_more.max() >= _WORD_BYTES:
+    padded = b"\0" + packed + bytes(_WORD_BYTES - 1)
+    # A number begins behind a byte without a high bit. The word there may lie across what is aligned.
+    (begins,) = (np.frombuffer(padded, np.uint8, len(packed)) < 0x80).nonzero()
+    bits: NDArray[np.uint32] = np.ndarray((len(packed),), "<u4", padded, 1, (1,))[begins]
+    ends = (bits & _HIGH_BITS) ^ _HIGH_BITS
+    if not ends.all():
         return None
-    # The word that begins at each byte, whether it is aligned or not.
-    words: NDArray[np.uint32] = np.ndarray((len(packed),), "<u4", padded, 0, (1,))
-    bits = words[first] & _SEVEN_BITS[num_more]
-    ids = (bits & 0x7F) | (bits >> 1 & 0x3F80) | (bits >> 2 & 0x1FC000) | (bits >> 3 & 0xFE00000)
+    bits &= ends ^ (ends - _ONE)  # up to the first byte without a high bit
+    for low, high, shift in _JOINTS:
+        above = bits & high
+        above >>= shift
+        bits &= low
+        bits |= above
     unpacked = array("I")
-    unpacked.frombytes(ids.astype(np.uint32, copy=False).tobytes())
+    unpacked.frombytes(bits.astype(np.uint32, copy=False).tobytes())
     return unpacked
 
 

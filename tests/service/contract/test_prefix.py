@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 import sys
+from array import array
 from hashlib import sha256
 from pathlib import Path
 
@@ -86,6 +87,8 @@ def test_ids_are_hashed_at_a_fixed_width() -> None:
     joined = [block_hashes(ROOT, tokens, 2)[0] for tokens in ([1, 23], [12, 3], [123, 0])]
     assert len(set(joined)) == 3
     assert block_hashes(ROOT, [1, 2], 2) == block_hashes(ROOT, (1, 2), 2)
+    for kind in "IHq":
+        assert block_hashes(ROOT, array(kind, [1, 2, 3]), 2) == block_hashes(ROOT, [1, 2, 3], 2)
     with pytest.raises(OverflowError):
         block_hashes(ROOT, [-1, 2], 2)
     with pytest.raises(OverflowError):
