@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from headstart.errors import ModelError
 
@@ -75,20 +75,23 @@ def gguf_document(metadata: Mapping[str, Any]) -> Document:
     pre = str(metadata.get("tokenizer.ggml.pre", ""))
     pre = _PRE_NAMES.get(pre, pre)
     if model == "gpt2":
-        merges = [tuple(str(merge).split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-        tokenizer = _byte_level(tokens, merges, pre)
+        merges = [str(merge).split(" ", 1) for merge in metadata["tokenizer.ggml.merges"]]
+        tokenizer = _byte_level(pre)
     elif model == "llama":
+        merges = _merges_of_scores(tokens, metadata)
         tokenizer = _sentencepiece(tokens, metadata)
     else:
         raise ModelError(f"the GGUF tokenizer model {model!r} is not supported: use a gpt2 or llama one")
-    _add_gguf_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or ())
+    raw = json.loads(tokenizer.to_str())
+    raw["model"] |= {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}
+    raw["added_tokens"] = _added_tokens(tokens, metadata.get("tokenizer.ggml.token_type") or ())
     eos_ids = {_gguf_id(metadata, name) for name in ("eos", "eot", "eom")}
     bos_id = _gguf_id(metadata, "bos")
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", model == "llama" or pre == "llama-bpe"))
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     ids = {variable: _gguf_id(metadata, name) for name, variable in names.items()}
     return {
-        "tokenizer": json.loads(tokenizer.to_str()),
+        "tokenizer": raw,
         "template": metadata.get("tokenizer.chat_template"),
         "tool_template": metadata.get("tokenizer.chat_template.tool_use"),
         "special_tokens": {variable: tokens[i] for variable, i in ids.items() if i is not None},
@@ -98,9 +101,9 @@ def gguf_document(metadata: Mapping[str, Any]) -> Document:
     }
 
 
-def _byte_level(tokens: list[str], merges: list[Any], pre: str) -> Tokenizer:
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre == "llama-bpe"))
+def _byte_level(pre: str) -> Tokenizer:
+    """All but the vocabulary: it would only be read into the library and out again."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
     if pre in _SPLITS:
         split = pre_tokenizers.Split(Regex(_SPLITS[pre]), behavior="isolated", invert=False)
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -120,18 +123,10 @@ def _byte_level(tokens: list[str], merges: list[Any], pre: str) -> Tokenizer:
 
 
 def _sentencepiece(tokens: list[str], metadata: Mapping[str, Any]) -> Tokenizer:
-    scores = metadata.get("tokenizer.ggml.scores")
-    if scores is None or len(scores) != len(tokens):
-        raise ModelError("the GGUF tokenizer model 'llama' needs one score per token")
+    """All but the vocabulary, as in `_byte_level`."""
     unknown = _gguf_id(metadata, "unknown")
-    bpe = models.BPE(
-        vocab={token: i for i, token in enumerate(tokens)},
-        merges=_merges_of_scores(tokens, [float(score) for score in scores]),
-        unk_token=None if unknown is None else tokens[unknown],
-        fuse_unk=True,
-        byte_fallback=True,
-    )
-    tokenizer = Tokenizer(bpe)
+    unk_token = None if unknown is None else tokens[unknown]
+    tokenizer = Tokenizer(models.BPE(unk_token=unk_token, fuse_unk=True, byte_fallback=True))
     steps: list[Any] = [normalizers.Replace(" ", "▁")]
     parts: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if metadata.get("tokenizer.ggml.add_space_prefix", True):
@@ -142,25 +137,31 @@ def _sentencepiece(tokens: list[str], metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _merges_of_scores(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
+def _merges_of_scores(tokens: list[str], metadata: Mapping[str, Any]) -> list[list[str]]:
     """SentencePiece merges the pair whose whole has the best score; BPE wants that as an ordered list of pairs."""
+    scores = metadata.get("tokenizer.ggml.scores")
+    if scores is None or len(scores) != len(tokens):
+        raise ModelError("the GGUF tokenizer model 'llama' needs one score per token")
     ids = {token: i for i, token in enumerate(tokens)}
     ranked = []
     for i, token in enumerate(tokens):
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ids and right in ids:
-                ranked.append((-scores[i], ids[left], ids[right], left, right))
+                ranked.append((-float(scores[i]), ids[left], ids[right], left, right))
     ranked.sort()
-    return [(left, right) for *_, left, right in ranked]
+    return [[left, right] for *_, left, right in ranked]
 
 
-def _add_gguf_tokens(tokenizer: Tokenizer, tokens: list[str], types: Iterable[Any]) -> None:
-    for token, kind in zip(tokens, (int(kind) for kind in types), strict=False):
-        if kind in (_GGUF_CONTROL, _GGUF_UNKNOWN):
-            tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == _GGUF_USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
+def _added_tokens(tokens: list[str], types: Iterable[Any]) -> list[dict[str, Any]]:
+    """The entries of `tokenizer.json` for tokens that are found in a text before anything else."""
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    special = (_GGUF_CONTROL, _GGUF_UNKNOWN)
+    return [
+        {"id": i, "content": token, "special": int(kind) in special} | plain
+        for i, (token, kind) in enumerate(zip(tokens, types, strict=False))
+        if int(kind) in (*special, _GGUF_USER_DEFINED)
+    ]
 
 
 def _gguf_id(metadata: Mapping[str, Any], name: str) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from headstart.errors import InvalidRequestError, ModelError
 from headstart.text.sources import Document, directory_document, gguf_document
+from headstart.text.token_bytes import TokenBytes, nodes
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _HOLE = "\ud800"
 """Stands for a character from outside while control tokens are searched. Text from outside cannot hold it."""
 
@@ -31,8 +31,9 @@ class Tokenizer:
 
     def __init__(self, document: Document) -> None:
         """`document` is described in `sources.py`. Raises ModelError when it cannot work."""
-        self._document = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
         raw = document["tokenizer"]
+        written = _canonical(raw)
+        self._document = _document_bytes(document, written)
         self.template: str | None = document["template"]
         self.tool_template: str | None = document["tool_template"]
         self.special_tokens: dict[str, str] = document["special_tokens"]
@@ -48,13 +49,15 @@ class Tokenizer:
         self.control_ids = frozenset(self.special_ids | named)
         """Ids that text from outside never becomes."""
         self._control = [entry for i, entry in added.items() if i in self.control_ids]
-        self._markup, self._plain = _library_tokenizers(raw, self.control_ids)
+        self._markup, self._plain = _library_tokenizers(raw, written, self.control_ids)
         self._prefixes_first_run_only = any(
-            node.get("prepend_scheme") == "first" for node in _nodes(raw.get("pre_tokenizer"))
+            node.get("prepend_scheme") == "first" for node in nodes(raw.get("pre_tokenizer"))
         )
         self._unknown_id = self._markup.token_to_id(raw["model"].get("unk_token") or "")
-        self.strips_leading_space, self._bytes = _byte_table(raw, self._markup, added)
-        self.vocab_size = len(self._bytes)
+        self.token_bytes = TokenBytes(raw, self._markup)
+        """The raw bytes of one token; empty for an id that the tokenizer does not know."""
+        self.strips_leading_space = self.token_bytes.strips_leading_space
+        self.vocab_size = self.token_bytes.size
 
     @classmethod
     def from_document(cls, content: bytes) -> Tokenizer:
@@ -105,10 +108,6 @@ class Tokenizer:
         content = b"".join(self.token_bytes(i) for i in token_ids if i not in skipped)
         text = content.decode("utf-8", "replace")
         return text[1:] if self.strips_leading_space and text.startswith(" ") else text
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The raw bytes of one token; empty for an id that the tokenizer does not know."""
-        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     def _encode_markup(self, text: str) -> list[int]:
         return _encode(self._markup, text)
@@ -187,10 +186,23 @@ def _touches_outside(text: str, is_outside: bytes, start: int, end: int) -> bool
     return any(is_outside[i] and not text[i].isspace() for i in range(start, end))
 
 
-def _library_tokenizers(raw: Mapping[str, Any], control_ids: frozenset[int]) -> tuple[Any, Any]:
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _document_bytes(document: Document, tokenizer: str) -> bytes:
+    """The document as canonical JSON, of which the `tokenizer`, nearly all of it, is written already."""
+    parts = (
+        f"{json.dumps(key)}:{tokenizer if key == 'tokenizer' else _canonical(document[key])}"
+        for key in sorted(document)
+    )
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _library_tokenizers(raw: Mapping[str, Any], written: str, control_ids: frozenset[int]) -> tuple[Any, Any]:
     """Two objects of one vocabulary: the first reads control tokens in text, the second spells them out."""
     try:
-        markup = LibraryTokenizer.from_str(json.dumps(raw))
+        markup = LibraryTokenizer.from_str(written)
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"the tokenizer cannot be built: {error}") from error
     plain = LibraryTokenizer(markup.model)  # one vocabulary in memory, and half the time to load
@@ -204,47 +216,3 @@ def _library_tokenizers(raw: Mapping[str, Any], control_ids: frozenset[int]) -> 
         plain.add_tokens([token])
     plain.encode_special_tokens = True
     return markup, plain
-
-
-def _byte_table(raw: Mapping[str, Any], library: Any, added: Mapping[int, Any]) -> tuple[bool, Sequence[bytes]]:
-    """Whether a decoded text loses one leading space, and the bytes of each id. Raises ModelError."""
-    decoder = list(_nodes(raw.get("decoder")))
-    kinds = {node["type"] for node in decoder}
-    ids = library.get_vocab(with_added_tokens=True)
-    table = [b""] * (max(ids.values(), default=-1) + 1)
-    if "ByteLevel" in kinds:
-        alphabet = _byte_level_alphabet()
-        for token, i in ids.items():
-            try:
-                table[i] = token.encode() if i in added else token.translate(alphabet).encode("latin-1")
-            except UnicodeEncodeError:  # not written in the alphabet: the token is its own text
-                table[i] = token.encode()
-        return False, table
-    if not kinds & {"ByteFallback", "Metaspace"}:
-        raise ModelError(f"the tokenizer's decoder {sorted(kinds)} is not supported: use a BPE or SentencePiece one")
-    for token, i in ids.items():
-        byte = _BYTE_TOKEN.fullmatch(token)
-        text = token if i in added else token.replace("▁", " ")
-        table[i] = bytes([int(byte.group(1), 16)]) if byte else text.encode()
-    strips = any(node["type"] == "Strip" and node.get("start") for node in decoder)
-    prepends = any(node["type"] == "Metaspace" and node.get("prepend_scheme") != "never" for node in decoder)
-    return strips or prepends, table
-
-
-def _byte_level_alphabet() -> dict[int, int]:
-    """Code point to byte, as GPT-2 writes bytes: printable Latin-1 as itself, the rest from U+0100 on, in order.
-
-    Latin-1 characters that stand for no byte map out of Latin-1.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return dict.fromkeys(others, 0xFFFF) | {0x100 + i: byte for i, byte in enumerate(others)}
-
-
-def _nodes(part: Any) -> Iterator[Mapping[str, Any]]:
-    """A component of `tokenizer.json` and, for a sequence, its parts."""
-    if isinstance(part, Mapping):
-        yield part
-        for name in ("decoders", "pretokenizers", "normalizers"):
-            for child in part.get(name, ()):
-                yield from _nodes(child)
