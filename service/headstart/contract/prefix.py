@@ -65,8 +65,10 @@ def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int, extra
     num_blocks = len(token_ids) // block_size
     if num_blocks == 0:
         return []
-    is_packed = isinstance(token_ids, array) and token_ids.typecode == "I"
-    packed = token_ids if is_packed else array("I", token_ids[: num_blocks * block_size])
+    if isinstance(token_ids, array) and token_ids.typecode == "I":
+        packed = token_ids
+    else:
+        packed = array("I", token_ids[: num_blocks * block_size])
     if sys.byteorder == "big":
         packed = packed[:]
         packed.byteswap()

@@ -23,6 +23,7 @@ def packed(ids: list[int]) -> bytes:
 def test_packed_ids_are_read_as_the_library_reads_them(ids: list[int]) -> None:
     assert unpack_ids(packed(ids)) == array("I", ids)
     assert largest_id(array("I", ids)) == max(ids, default=0)
+    assert largest_id(array("I", [*ids, 1]) * 1024) == max([*ids, 1])
 
 
 @given(st.lists(st.integers(0, 2**28 - 1)), st.integers(2**28, 2**32 - 1))
