@@ -115,6 +115,15 @@ def test_a_router_takes_its_ports_and_a_signal_ends_it(image: Image, root: Path)
         assert router.process.wait(timeout=60) == 0
 
 
+@of_the_operator
+def test_a_signal_while_the_router_starts_ends_it(image: Image, root: Path) -> None:
+    environment = ["PYTHONPROFILEIMPORTTIME=1"]  # says on stderr how far it is
+    with container.run(image, root, "route", "--endpoints", "127.0.0.1:1", environment=environment) as router:
+        router.wait_for("headstart_operator.")
+        router.signal("TERM")
+        assert router.process.wait(timeout=60) == 0
+
+
 def test_a_model_can_be_downloaded_only_into_what_can_be_written(image: Image, root: Path) -> None:
     with container.run(image, root, "download", "lab/tiny", "--to", "/models") as refused:
         refused.wait_for("cannot write a model to /models")

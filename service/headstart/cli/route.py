@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import typing
 
@@ -24,6 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     settings = settings_from(parsed)
+    # The first process of a container has no default for it: until the router listens, a signal would be lost.
+    signal.signal(signal.SIGTERM, _exit_at_once)
     # The operator is imported only now: wrong settings are answered at once, and pods need not have it.
     from headstart_operator.app import Operator, serve
 
@@ -43,6 +46,10 @@ def run(parsed: argparse.Namespace) -> int:
         )
 
     return asyncio.run(serve(config, on_ready=say_ready))
+
+
+def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signature is the signal module's
+    raise SystemExit(0)
 
 
 def operator_config(settings: Settings) -> OperatorConfig:
