@@ -16,7 +16,9 @@ import yaml
 from headstart import errors
 from headstart.contract.proto import inference_pb2 as pb
 from operator_rig import Rig, generate, prompt, rig, until
+from support.helm import render
 from support.promql import TARGET_LABELS, Exported, names, result_labels
+from support.value_case import read, values_of
 
 Json = dict[str, Any]
 
@@ -144,6 +146,19 @@ def test_whatever_is_exported_can_be_seen_on_a_dashboard(exported: Exported) -> 
 def _stem(name: str) -> str:
     """A histogram's name without what Prometheus appends."""
     return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+@pytest.mark.parametrize("has_router", [True, False])
+def test_autoscalers_ask_for_what_is_exported(exported: Exported, has_router: bool) -> None:
+    also = {"operator.enabled": has_router}
+    adapter = render(values_of({**also, "autoscaling.hpa.enabled": True}))
+    (metric,) = read(adapter, ("HorizontalPodAutoscaler", "engine", "spec", "metrics"))
+    assert list(exported.faults(metric["pods"]["metric"]["name"])) == []
+    address = {"autoscaling.keda.serverAddress": "http://prometheus:9090"}
+    keda = render(values_of({**also, **address, "autoscaling.keda.enabled": True}))
+    (trigger,) = read(keda, ("ScaledObject", "engine", "spec", "triggers"))
+    assert list(exported.faults(trigger["metadata"]["query"])) == []
+    assert ("headstart_route_requests" in names(trigger["metadata"]["query"])) is has_router
 
 
 def test_the_check_of_this_file_sees_faults(exported: Exported) -> None:
