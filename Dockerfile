@@ -48,8 +48,9 @@ FROM tools AS environment-cpu
 COPY pyproject.toml image/fill_environment ./
 RUN --mount=type=secret,id=pip_cert EXTRAS="otlp-http" ./fill_environment
 
+# image/requirements-gpu.lock pins what FlashInfer needs beyond requirements.lock.
 FROM tools AS environment-gpu
-COPY pyproject.toml image/fill_environment ./
+COPY pyproject.toml image/fill_environment image/requirements-gpu.lock ./
 RUN --mount=type=secret,id=pip_cert EXTRAS="gpu otlp-http" ./fill_environment
 
 FROM tools AS environment-operator
@@ -78,8 +79,6 @@ RUN python3.11 -m venv --without-pip /opt/headstart \
 
 # How every image runs: as nobody in particular, in a root that may be read-only. /scratch and /tmp alone are written.
 FROM python AS runtime
-ARG VERSION=0.1.0
-ARG REVISION=unknown
 ENV PATH=/opt/headstart/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/scratch \
     HF_HOME=/scratch/hf \
@@ -87,34 +86,45 @@ ENV PATH=/opt/headstart/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.vendor="Headstart" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
 WORKDIR /scratch
 USER 65532:0
 EXPOSE 50051 50052 8000 9090
 ENTRYPOINT ["headstart"]
 
+# What changes with every commit comes last, so that the layers before it stay as they are.
 FROM runtime AS pod-cpu
-LABEL org.opencontainers.image.title="headstart pod, CPU" \
-      org.opencontainers.image.description="LLM inference pod on a CPU, with the built-in model."
 COPY --from=environment-cpu /opt/headstart /opt/headstart
 COPY --from=model /model/opt/headstart /opt/headstart
 COPY --from=kernels /kernels/opt/headstart /opt/headstart
 COPY --from=package /package/opt/headstart /opt/headstart
 CMD ["serve"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="headstart pod, CPU" \
+      org.opencontainers.image.description="LLM inference pod on a CPU, with the built-in model." \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 FROM runtime AS pod-gpu
-LABEL org.opencontainers.image.title="headstart pod, GPU" \
-      org.opencontainers.image.description="LLM inference pod on NVIDIA GPUs; bring a model."
 COPY --from=environment-gpu /opt/headstart /opt/headstart
 COPY --from=kernels /kernels/opt/headstart /opt/headstart
 COPY --from=package /package/opt/headstart /opt/headstart
 CMD ["serve"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="headstart pod, GPU" \
+      org.opencontainers.image.description="LLM inference pod on NVIDIA GPUs; bring a model." \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 FROM runtime AS operator
-LABEL org.opencontainers.image.title="headstart operator" \
-      org.opencontainers.image.description="The router in front of Headstart pods."
 COPY --from=environment-operator /opt/headstart /opt/headstart
 COPY --from=package /package/opt/headstart /opt/headstart
 CMD ["route"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="headstart operator" \
+      org.opencontainers.image.description="The router in front of Headstart pods." \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -68,7 +68,7 @@ def test_every_wheel_that_is_named_in_the_dockerfile_has_the_version_of_setup() 
 
 def test_the_version_of_the_images_is_the_packages() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"ARG VERSION={version}" in (ROOT / "Dockerfile").read_text()
+    assert set(re.findall("VERSION=([0-9.]+)", (ROOT / "Dockerfile").read_text())) == {version}
 
 
 def test_the_context_holds_what_the_stages_copy_and_no_tests() -> None:
@@ -85,6 +85,19 @@ def test_the_context_holds_what_the_stages_copy_and_no_tests() -> None:
 
 
 def test_the_scripts_of_the_images_are_valid_shell() -> None:
-    for script in sorted((ROOT / "image").iterdir()):
+    for script in (ROOT / "image" / name for name in ("build", "fill_environment", "stand_in_base")):
         shell = script.read_text().splitlines()[0].split("/")[-1].split()[-1]
         subprocess.run([shell, "-n", script], check=True)
+
+
+def test_the_gpu_images_pins_begin_where_the_others_end_and_hold_what_the_extra_names() -> None:
+    common = _pins("requirements.lock")
+    own = _pins("image/requirements-gpu.lock")
+    assert common.keys() & own.keys() == set()
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
+    assert dict(line.split("==") for line in extra).items() <= (common | own).items()
+
+
+def _pins(path: str) -> dict[str, str]:
+    lines = (ROOT / path).read_text().splitlines()
+    return dict(line.split(" ;")[0].split("==") for line in lines if "==" in line)
