@@ -55,9 +55,7 @@ MODEL: dict[str, Case] = {
         True, ("StatefulSet", "engine", "spec", "volumeClaimTemplates", "0", "metadata", "name"), "model", _KEPT
     ),
     "model.persistence.annotations": Case({"a": "b"}, (*_CLAIM, "metadata", "annotations"), {"a": "b"}, _KEPT),
-    "model.hfToken.existingSecret": Case(
-        "s", (*_DOWNLOAD, "env", "HF_TOKEN_PATH", "value"), "/run/headstart/hf/token", _HF
-    ),
+    "model.hfToken.existingSecret": Case("s", (*_DOWNLOAD, "args", "5"), "/run/headstart/hf/token", _HF),
     "model.hfToken.key": Case(
         "k",
         (*ENGINE_POD, "volumes", "hf-token", "secret", "items", "0", "key"),

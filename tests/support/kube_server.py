@@ -25,7 +25,7 @@ EVENTS = "/api/v1/namespaces/ns/events"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ns/deployments"
 
 _PATH = re.compile(r"(?P<collection>/apis?/.*?/namespaces/[^/]+/[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>status))?")
-_TERM = re.compile(r"(!?)([^\s=!()]+)\s*(?:(=)\s*([^,()]*)|\s(in|notin)\s+\(([^)]*)\))?")
+_TERM = re.compile(r"(!?)([^\s=!(),]+)\s*(?:(=)\s*([^,()]*)|\s(in|notin)\s+\(([^)]*)\))?")
 
 
 def pod(uid: str, version: int = 1, *, ip: str = "10.0.0.1", **status: Any) -> Json:

@@ -108,12 +108,13 @@ yes
     {{- end }}
     - --to
     - {{ include "headstart.modelPath" . | quote }}
+    {{- if .Values.model.hfToken.existingSecret }}
+    - --token-file
+    - /run/headstart/hf/token
+    {{- end }}
   env:
     - {name: HOME, value: /scratch}
     - {name: HF_HOME, value: /scratch/hf}
-    {{- if .Values.model.hfToken.existingSecret }}
-    - {name: HF_TOKEN_PATH, value: /run/headstart/hf/token}
-    {{- end }}
     {{- with .Values.model.download.endpoint }}
     - {name: HF_ENDPOINT, value: {{ . | quote }}}
     {{- end }}
