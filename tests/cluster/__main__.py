@@ -48,9 +48,9 @@ def _test(arguments: list[str]) -> int:
 
 
 def _scenes(arguments: list[str]) -> int:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
-    tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", place.HERE, *arguments)
-    with subprocess.Popen(tests, cwd=place.ROOT, env=environment | {"CLUSTER_TESTS": "1"}) as process:
+    where = [] if any(each.startswith("tests/cluster") for each in arguments) else [place.HERE]
+    tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", *where, *arguments)
+    with subprocess.Popen(tests, cwd=place.ROOT, env=os.environ | {"CLUSTER_TESTS": "1"}) as process:
         return _ended(process)
 
 

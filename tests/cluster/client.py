@@ -6,6 +6,7 @@ A stream's output goes through a file, so that a slow reader holds up nobody. St
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 from cluster import kube
 
 _PROGRAM = Path(sys.executable).with_name("headstart")
+# No settings of whoever runs the tests.
+_ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("HEADSTART_")}
 RULES = "You are the help desk of a shipyard. Answer in one sentence. " * 12
 """A beginning that is long enough to be worth caching."""
 
@@ -64,7 +67,7 @@ class Stream:
         self._errors = output.with_suffix(".err")
         with output.open("w") as lines, self._errors.open("w") as errors:
             command = [str(_PROGRAM), *_arguments(endpoint, prompt, max_tokens)]
-            self._process = subprocess.Popen(command, stdout=lines, stderr=errors)
+            self._process = subprocess.Popen(command, stdout=lines, stderr=errors, env=_ENVIRONMENT)
 
     def await_tokens(self, count: int) -> None:
         """Until so many have come."""
@@ -90,7 +93,7 @@ def _arguments(endpoint: str, prompt: str, max_tokens: int) -> list[str]:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=_ENVIRONMENT)
     assert done.returncode == 0, f"{done.stderr}{done.stdout}"
     return done.stdout
 

@@ -21,12 +21,12 @@ def start(name: str, command: Sequence[str]) -> None:
     log = place.STATE / "log" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=place.STATE
-        )
+        streams = [(os.POSIX_SPAWN_DUP2, output.fileno(), number) for number in (1, 2)]
+        nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing, *streams], setsid=True)
     record = _record(name)
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(f"{process.pid} {_started(process.pid)}")
+    record.write_text(f"{pid} {_started(pid)}")
 
 
 def stop(name: str, *, kill: bool = False, patience_s: float = 10.0) -> None:
