@@ -42,10 +42,10 @@ def test_prefix_routing_leaves_the_other_policies_behind(undisturbed: Report, po
 
 
 def test_what_was_predicted_is_what_the_pods_find(undisturbed: Report) -> None:
-    """Between the decision and the admission some blocks are evicted; none is found that was not known of."""
+    """What differs: blocks that are evicted while a request waits, and siblings that compute a prefix in turns."""
     predicted = sum(each.predicted_tokens for each in undisturbed.outcomes)
     actual = sum(each.cached_tokens for each in undisturbed.outcomes)
-    assert abs(predicted - actual) <= 0.05 * actual
+    assert abs(predicted - actual) <= 0.03 * actual
 
 
 def test_r_a_killed_pod_comes_back_empty_and_nobody_expects_anything_of_it() -> None:
@@ -62,7 +62,7 @@ def test_r_a_killed_pod_comes_back_empty_and_nobody_expects_anything_of_it() -> 
     assert late[0].predicted_tokens == 0
     predicted = sum(each.predicted_tokens for each in late)
     actual = sum(each.cached_tokens for each in late)
-    assert abs(predicted - actual) <= 0.05 * actual
+    assert abs(predicted - actual) <= 0.03 * actual
 
 
 def test_s_a_new_router_knows_at_once_what_the_old_one_knew(undisturbed: Report) -> None:

@@ -269,7 +269,7 @@ class Scheduler:
             count = self._chunk(request, start, plan)
             new_block_ids = self._manager.reserve(table, tokens, start + count, match.block_ids)
             if new_block_ids is not None:
-                self.counters.rematched_tokens += start - request.num_computed
+                self.counters.count_rematch(request, start)
                 request.num_computed = start
                 self._backlog.note_scheduled(table.hashes[start // self._manager.block_size : table.num_registered])
                 plan.add_reserved(request, count, new_block_ids)

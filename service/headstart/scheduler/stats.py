@@ -13,9 +13,9 @@ from headstart.core.request import PrefixMatch, RequestState
 class Counters:
     """Totals since the start of the process.
 
-    `queried_tokens` and `hit_tokens` are counted once a request, at its first admission; the same for resumptions after
-    a preemption in `requeried_tokens` and `rehit_tokens`; `rematched_tokens` are hits that a partial prefill found on
-    its way, computed by another request meanwhile. Requests that may not read the cache count nowhere.
+    `queried_tokens` and `hit_tokens` are of requests until they are preempted for the first time; the same for what
+    follows in `requeried_tokens` and `rehit_tokens`; `rematched_tokens` are hits that a partial prefill found on its
+    way, computed by another request meanwhile. Requests that may not read the cache count nowhere.
     """
 
     steps: int = 0
@@ -36,6 +36,19 @@ class Counters:
         else:
             self.requeried_tokens += len(request.tokens)
             self.rehit_tokens += match.num_tokens
+
+    def count_rematch(self, request: RequestState, start: int) -> None:
+        """A prefill goes on at `start`: what lies before it was found. To the request, too, prompt tokens count as
+        cached that it need not compute, whenever they were found.
+        """
+        found = start - request.num_computed
+        self.rematched_tokens += found
+        if request.num_preemptions:
+            self.rehit_tokens += found
+        else:
+            found = min(found, request.num_prompt - request.cached_tokens)
+            request.cached_tokens += found
+            self.hit_tokens += found
 
 
 class SchedulerStats(NamedTuple):
