@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,37 @@ def test_threads_follow_a_cpu_limit() -> None:
     )
     assert read(limited, place) == "limits.cpu"
     assert read(render(), place) == "absent"
+
+
+def test_its_version_is_the_package_s() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == version("headstart")
+
+
+def test_it_can_be_part_of_another_chart(tmp_path: Path) -> None:
+    dependency = {"name": "headstart", "version": version("headstart"), "condition": "llm.enabled"}
+    parent = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(parent))
+    values = {
+        "global": {"other": 1, "imageRegistry": "r.example"},
+        "llm": {"enabled": True},
+        "headstart": {"replicaCount": 3},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "headstart").symlink_to(CHART)
+    objects = {
+        (each["kind"], each["metadata"]["name"]): each for each in documents(run_helm("template", "rel", tmp_path))
+    }
+    assert read(objects, (*ENGINE, "replicas")) == 3
+    assert read(objects, (*ENGINE_POD, "containers", "engine", "image")).startswith("r.example/")
+
+
+def test_labels_of_people_s_own_never_take_the_place_of_the_chart_s() -> None:
+    mine = {"app.kubernetes.io/instance": "x", "team": "a"}
+    objects = render({"commonLabels": mine, "service": {"labels": mine}})
+    for labels in (
+        read(objects, (*ENGINE, "template", "metadata", "labels")),
+        read(objects, ("Service", "", "metadata", "labels")),
+    ):
+        assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("rel", "a")

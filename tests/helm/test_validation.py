@@ -61,6 +61,7 @@ _REFUSED: list[tuple[str, Keys]] = [
     ("operator.watchNamespace: the router would not find", {"operator.watchNamespace": "other"}),
     ("terminationGracePeriodSeconds: 70 cuts", {"terminationGracePeriodSeconds": 70}),
     ("operator.terminationGracePeriodSeconds: 30 cuts", {"operator.terminationGracePeriodSeconds": 30}),
+    ("operator.podLabels: app.kubernetes.io/name is", {"operator.podLabels": {"app.kubernetes.io/name": "x"}}),
     ("extraEnv: POD_NAME is set", {"extraEnv": [{"name": "POD_NAME", "value": "x"}]}),
     ("operator.extraEnv: A is set", {"operator.extraEnv": [{"name": "A"}, {"name": "A"}]}),
     ("extraVolumeMounts: /tmp is taken", {"extraVolumeMounts": [{"name": "x", "mountPath": "/tmp"}]}),

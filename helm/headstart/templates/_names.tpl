@@ -53,15 +53,19 @@ app.kubernetes.io/name={{ include "headstart.name" .root }},app.kubernetes.io/in
 {{- default (printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s" (include "headstart.name" .) .Release.Name) .Values.operator.poolSelector -}}
 {{- end }}
 
-{{- define "headstart.labels" -}}
-{{- with .root.Values.commonLabels }}
-{{- toYaml . }}
-{{ end -}}
+{{/* Labels that pods keep over an upgrade of the chart, so that it does not replace them. */}}
+{{- define "headstart.podLabels" -}}
 {{ include "headstart.selectorLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/part-of: headstart
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels of an object. `labels` are more of them; none takes the place of the chart's own. */}}
+{{- define "headstart.labels" -}}
+{{- $own := include "headstart.podLabels" . | fromYaml -}}
+{{- $own = set $own "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $own = set $own "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
+{{- merge $own (.labels | default dict) .root.Values.commonLabels | toYaml -}}
 {{- end }}
 
 {{/* Of an object: takes (dict "root" $ "component" ... "name" ... "labels" more "annotations" more). */}}
@@ -70,9 +74,6 @@ name: {{ .name }}
 namespace: {{ default (include "headstart.namespace" .root) .namespace }}
 labels:
   {{- include "headstart.labels" . | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

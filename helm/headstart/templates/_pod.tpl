@@ -4,15 +4,8 @@ component's pods).
 */}}
 {{- define "headstart.podMetadata" -}}
 labels:
-  {{- with .root.Values.commonLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- include "headstart.selectorLabels" . | nindent 2 }}
-  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-  app.kubernetes.io/part-of: headstart
-  {{- with .pod.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- $own := include "headstart.podLabels" . | fromYaml }}
+  {{- merge $own .pod.podLabels .root.Values.commonLabels | toYaml | nindent 2 }}
 annotations:
   checksum/config: {{ include (printf "headstart.%sSettings" .component) .root | sha256sum }}
   {{- with merge (dict) .pod.podAnnotations .root.Values.commonAnnotations }}

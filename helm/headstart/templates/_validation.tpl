@@ -158,6 +158,11 @@ operator.watchNamespace: the router would not find this release's engine pods in
 {{- end }}
 {{- end }}
 {{- $component := ternary "operator" "engine" (eq $name "operator.") }}
+{{- range $label, $_ := include "headstart.podLabels" (dict "root" $ "component" $component) | fromYaml }}
+{{- if hasKey $pod.podLabels $label }}
+{{ $name }}podLabels: {{ $label }} is the chart's own; remove it
+{{- end }}
+{{- end }}
 {{- $known := include "headstart.builtInEnv" (dict "root" $ "component" $component "pod" $pod) | fromYamlArray }}
 {{- $names := list }}
 {{- range $known }}{{ $names = append $names .name }}{{ end }}
