@@ -96,7 +96,10 @@ operator:
   selector: {{ include "headstart.selector" (dict "root" . "component" "engine") | quote }}
   pod_port: {{ .Values.server.ports.grpc }}
   {{- end }}
+  {{- /* An owner must be in the namespace of what it owns. */}}
+  {{- if eq (include "headstart.watchNamespace" .) (include "headstart.namespace" .) }}
   default_pool_owner: {{ include "headstart.operatorName" . }}
+  {{- end }}
   {{- if .Values.server.tls.enabled }}
   pod_tls:
     ca_file: /run/headstart/pod-tls/ca.crt
