@@ -9,6 +9,7 @@ import importlib.util
 import io
 import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,15 @@ def list_model_files(
     Raises ModelError.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import filter_repo_objects
 
     try:
         described = HfApi(token=token).model_info(source, revision=revision, files_metadata=True)
     except Exception as error:  # as below
         raise _unfetchable(source, error) from error
-    wanted = filter_repo_objects(
-        described.siblings or [], allow_patterns=list(FETCHED), key=lambda file: file.rfilename
-    )
-    return described.sha or "", {file.rfilename: file.size or 0 for file in wanted}
+    files = {file.rfilename: file.size or 0 for file in described.siblings or []}
+    return described.sha or "", {
+        name: size for name, size in files.items() if any(fnmatchcase(name, pattern) for pattern in FETCHED)
+    }
 
 
 def fetch_model(
