@@ -126,10 +126,14 @@ def test_pods_are_probed_by_grpc_for_as_long_as_a_large_model_may_load() -> None
         assert container[f"{name}Probe"]["grpc"] == {"port": 50052, "service": name}
 
 
-def test_gpu_pods_go_before_new_ones_come_and_cpu_pods_after() -> None:
-    gpu = values_of({"accelerator.type": "nvidia", "accelerator.count": 1})
+def test_old_pods_go_first_where_new_ones_would_wait_for_what_they_hold() -> None:
+    gpu = {"accelerator.type": "nvidia", "accelerator.count": 1}
+    claim = {"model.source.type": "hf", "model.source.uri": "a/b", "model.persistence.enabled": True}
     place = (*ENGINE, "strategy", "rollingUpdate")
-    assert read(render(gpu), place) == {"maxSurge": 0, "maxUnavailable": 1}
+    assert read(render(values_of(gpu)), place) == {"maxSurge": 0, "maxUnavailable": 1}
+    assert read(render(values_of(claim)), place) == {"maxSurge": 0, "maxUnavailable": 1}
+    shared = values_of({**claim, "model.persistence.accessModes": ["ReadWriteMany"]})
+    assert read(render(shared), place) == {"maxSurge": 1, "maxUnavailable": 0}
     assert read(render(), place) == {"maxSurge": 1, "maxUnavailable": 0}
 
 
@@ -153,7 +157,7 @@ def test_pods_are_replaced_when_their_settings_change_and_not_when_others_do() -
 
 def test_without_a_router_nothing_of_it_is_left_and_clients_reach_the_pods() -> None:
     objects = render({"operator": {"enabled": False}})
-    assert not [name for _, name in objects if "operator" in name]
+    assert not [name for _, name in objects if "operator" in name or "enginepools" in name]
     assert read(objects, ("Service", "", "spec", "selector", "app.kubernetes.io/component")) == "engine"
     (front, *_) = read(objects, ("NetworkPolicy", "engine", "spec", "ingress"))
     assert {each["port"] for each in front["ports"]} == {50051, 8000}

@@ -69,7 +69,7 @@ _REFUSED: list[tuple[str, Keys]] = [
 _ACCEPTED: list[Keys] = [
     _KEPT | {"replicaCount": 2, "model.persistence.accessModes": ["ReadWriteMany"]},
     _KEPT | {"replicaCount": 2, "model.persistence.perReplica": True},
-    _KEPT | {"replicaCount": 2, "model.persistence.existingClaim": "c"},
+    _KEPT | {"model.persistence.existingClaim": "c"},
     {"terminationGracePeriodSeconds": 71},
     {"operator.extraEnv": [{"name": "HF_HUB_OFFLINE", "value": "0"}]},
     {"operator.watchNamespace": "other", "operator.defaultPool.create": False, "replicaCount": 0},

@@ -70,8 +70,7 @@ autoscaling.{{ $name }}.minReplicas: {{ .minReplicas }} is more than maxReplicas
 {{- if and $scaling.keda.enabled (not $scaling.keda.serverAddress) }}
 autoscaling.keda.serverAddress: say where Prometheus is
 {{- end }}
-{{- $isShared := and $keep.enabled (not $keep.perReplica) (not $keep.existingClaim) }}
-{{- if and $isShared (gt (int (include "headstart.maxReplicas" .)) 1) (not (has "ReadWriteMany" $keep.accessModes)) }}
+{{- if and (include "headstart.hasNarrowClaim" .) (gt (int (include "headstart.maxReplicas" .)) 1) }}
 model.persistence.accessModes: several pods cannot share a {{ join "/" $keep.accessModes }} claim; use ReadWriteMany or model.persistence.perReplica
 {{- end }}
 {{- range $name, $pod := dict "" .Values "operator." .Values.operator }}

@@ -13,9 +13,17 @@ replicas: {{ .Values.replicaCount }}
 {{- end }}
 {{- end }}
 
-{{/* GPU pods cannot surge where every GPU is taken: old ones go first. */}}
+{{/* One claim of all pods that only one node can mount. */}}
+{{- define "headstart.hasNarrowClaim" -}}
+{{- $keep := .Values.model.persistence -}}
+{{- if and $keep.enabled (not $keep.perReplica) (not (has "ReadWriteMany" $keep.accessModes)) -}}
+yes
+{{- end -}}
+{{- end }}
+
+{{/* A pod cannot come beside the old one where every GPU is taken, or the claim on another node: the old one goes first. */}}
 {{- define "headstart.engineStrategy" -}}
-{{- $gpu := gt (int .Values.accelerator.count) 0 -}}
+{{- $replaces := or (gt (int .Values.accelerator.count) 0) (eq (include "headstart.hasNarrowClaim" .) "yes") -}}
 {{- if .Values.updateStrategy -}}
 {{ toYaml .Values.updateStrategy }}
 {{- else if include "headstart.isStateful" . -}}
@@ -23,8 +31,8 @@ type: RollingUpdate
 {{- else -}}
 type: RollingUpdate
 rollingUpdate:
-  maxSurge: {{ ternary 0 1 $gpu }}
-  maxUnavailable: {{ ternary 1 0 $gpu }}
+  maxSurge: {{ ternary 0 1 $replaces }}
+  maxUnavailable: {{ ternary 1 0 $replaces }}
 {{- end -}}
 {{- end }}
 
