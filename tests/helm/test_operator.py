@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from headstart_operator.app import start_operator
 from headstart_operator.config import OperatorConfig
 from headstart_operator.kube_pools import parse_pool
 from operator_rig import until
-from support.helm import CHART, Objects, render
+from support.helm import CHART, Json, Objects, render
 from support.kube_server import DEPLOYMENTS, EVENTS, LEASES, POOLS, KubeServer
 from support.value_case import ENGINE_SETTINGS, OPERATOR_SETTINGS, read, values_of
 
@@ -51,6 +54,33 @@ def test_every_settings_file_is_read(case: Path, folder: Path, monkeypatch: pyte
         config = operator_config(_settings(objects, OPERATOR_SETTINGS, folder, monkeypatch))
         assert config.default_pool == "rel-headstart"
         assert config.lease == config.default_pool_owner == "rel-headstart-operator"
+
+
+@pytest.mark.parametrize("case", _CASES, ids=lambda case: case.stem)
+def test_every_container_is_started_with_arguments_that_its_command_takes(case: Path) -> None:
+    commands = set()
+    for container in _containers(render(None, "--values", case, "--kube-version", "1.37")):
+        command, *arguments = container["args"]
+        commands.add(command)
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        importlib.import_module(f"headstart.cli.{command}").configure(parser)
+        parser.parse_args(arguments)
+    assert {"serve", "generate"} <= commands
+
+
+def _containers(objects: Objects) -> Iterator[Json]:
+    """Those of the chart itself."""
+    for (kind, _), item in objects.items():
+        spec = (
+            item["spec"]
+            if kind == "Pod"
+            else item["spec"]["template"]["spec"]
+            if kind in ("Deployment", "StatefulSet")
+            else {}
+        )
+        for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+            if "headstart/" in container["image"]:
+                yield container
 
 
 def test_large_numbers_and_sizes_arrive_as_they_were_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.helm import HelmError, render
+from support.helm import CHART, HelmError, render, run_helm
 from support.value_case import values_of
 
 Keys = dict[str, Any]
@@ -105,3 +105,10 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_what_this_kubernetes_does_not_have_is_refused(version: str, keys: Keys, message: str) -> None:
     with pytest.raises(HelmError, match=message):
         render(values_of(keys), "--kube-version", version)
+
+
+@pytest.mark.parametrize("release", ["7b", "a.b"])
+def test_a_release_whose_name_no_service_can_have_needs_another(release: str) -> None:
+    with pytest.raises(HelmError, match="- fullnameOverride: a Service cannot be named"):
+        run_helm("template", release, CHART)
+    assert run_helm("template", release, CHART, "--set", "fullnameOverride=chat")

@@ -149,6 +149,9 @@ operator.watchNamespace: the router would not find this release's engine pods in
 {{- end }}
 
 {{- define "headstart.validate.pods" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "headstart.fullname" .)) }}
+fullnameOverride: a Service cannot be named {{ include "headstart.fullname" . }}, as the release's name asks; choose a name that begins with a letter and has no dots
+{{- end }}
 {{- $needed := int (include "headstart.drainSeconds" .) -}}
 {{- range $name, $pod := dict "" .Values "operator." .Values.operator }}
 {{- with $pod.terminationGracePeriodSeconds }}
