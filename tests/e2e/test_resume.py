@@ -1,13 +1,15 @@
-"""`headstart generate` and `chat` when the server of their answer is killed and started again on the same port."""
+"""`headstart generate` and `chat` when the server of their answer hangs, or is killed and starts again on its port."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from support.program import ENVIRONMENT, Program
 
@@ -106,6 +108,23 @@ def test_an_answer_through_a_killed_router_goes_on_as_if_nothing_had_been() -> N
     assert _ASKED_AGAIN in told
     assert f"{_NUM_TOKENS} generated (length)" in told
     assert f"{_NUM_TOKENS} generated (length)" in usage
+
+
+def test_an_answer_of_a_server_that_hangs_is_asked_for_again() -> None:
+    flags = ("--token-ids", _PROMPT, "--json", "--ignore-eos")
+    with closing(_pod()) as pod:
+        expected = _tokens(_end(_generate(pod.address, *flags))[0])
+        client = _generate(pod.address, *flags)
+        assert client.stderr is not None
+        begun = _begin(client, 10)
+        os.kill(pod.process.pid, signal.SIGSTOP)
+        try:
+            told = client.stderr.readline()
+        finally:
+            os.kill(pod.process.pid, signal.SIGCONT)
+        rest, _ = _end(client)
+    assert _ASKED_AGAIN in told
+    assert _tokens(begun + rest) == expected
 
 
 def test_a_conversation_outlives_its_pod() -> None:

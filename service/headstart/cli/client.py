@@ -16,6 +16,7 @@ import grpc
 from headstart.cli.values import MAX_INT32, MAX_UINT32, MAX_UINT64, endpoint, seconds, whole, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.keyed_channel import KeyedChannel
+from headstart.edge.listening import MIN_PING_INTERVAL_S
 from headstart.edge.tls import NamedFile, client_credentials
 from headstart.errors import ConfigError
 
@@ -23,6 +24,8 @@ KEY_VARIABLE = "HEADSTART_API_KEY"
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
 # The server takes prompts up to this size; answers with many logprobs may be as large.
 _MAX_MESSAGE_BYTES = 32 << 20
+_PING_INTERVAL_S = MIN_PING_INTERVAL_S + 1.0  # servers of ours close connections on which pings come oftener than that
+_PING_TIMEOUT_S = 5.0
 _UNKNOWN_METHOD = "Method not found!"  # gRPC's own words, where a server has no such service
 # Words of gRPC's when no connection came about, and what they mean at this end.
 _HINTS = {
@@ -146,6 +149,12 @@ def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
         # A program that has started again is found within a second: gRPC's own pauses grow to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # A server that takes a call and then hangs is given up like one that is gone: its stream ends UNAVAILABLE.
+        ("grpc.keepalive_time_ms", round(_PING_INTERVAL_S * 1000)),
+        ("grpc.keepalive_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
+        ("grpc.http2.ping_timeout_ms", round(_PING_TIMEOUT_S * 1000)),  # one of gRPC's own pings may be on its way
+        ("grpc.http2.max_pings_without_data", 0),  # no bound: a long prompt gives no data for minutes
+        ("grpc.min_reconnect_backoff_ms", round(_PING_TIMEOUT_S * 1000)),  # that is what a connection may take, too
     ]
     if access.server_name:
         options.append(("grpc.ssl_target_name_override", access.server_name))
