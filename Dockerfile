@@ -13,10 +13,10 @@ RUN apt-get update \
 # A compiler, headers, and pip in an environment of its own. Where packages come from is told by the arguments; the secret
 # `pip_cert` is a certificate authority for it (PIP_CERT=/run/secrets/pip_cert).
 FROM python AS tools
-ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
-ARG PIP_TRUSTED_HOST
-ARG PIP_CERT
+ARG PIP_INDEX_URL=
+ARG PIP_EXTRA_INDEX_URL=
+ARG PIP_TRUSTED_HOST=
+ARG PIP_CERT=
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_INDEX_URL=${PIP_INDEX_URL} \
