@@ -137,6 +137,7 @@ void Decoder::reserve(int64_t num_tokens) {
 }
 
 void Decoder::step(const Step& step, float* logits) {
+  kv_population_.begin_step();
   reserve(std::max(step.num_tokens, step.num_logits));
   embed(step);
   const PageTable table{step.qo_indptr, step.kv_indptr,    step.kv_indices,
@@ -149,6 +150,7 @@ void Decoder::step(const Step& step, float* logits) {
     feed_forward(layers_[layer], step.num_tokens, is_last ? nullptr : &layers_[layer + 1]);
   }
   write_logits(step, logits);
+  kv_population_.end_step(kv_);
 }
 
 void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,

@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "attention_plan.h"
+#include "idle_population.h"
 #include "kernel_table.h"
 #include "mapped_memory.h"
 #include "packed_weight.h"
@@ -120,6 +121,7 @@ class Decoder {
   PackedWeight embedding_, lm_head_;
   std::vector<float> final_norm_;
   MappedMemory kv_;
+  IdlePopulation kv_population_;
 
   // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product: bf16 or float32.
   int64_t token_capacity_ = 0;

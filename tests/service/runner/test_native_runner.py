@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from headstart_kernels._native import available_isas
 from headstart_kernels.metadata import build_metadata
 from service.model.tiny_models import BLOCK, FAMILIES, Sequence, greedy, open_forward, run_step, save_model
 
+POPULATE_WRITE = 23  # of madvise, which Python does not name
 RNG = np.random.default_rng(0)
 PROMPT = RNG.integers(3, 300, 200).tolist()
 OTHERS = [RNG.integers(3, 300, length).tolist() for length in (1, 17, 64, 5, 33)]
@@ -257,3 +260,26 @@ def test_loading_tells_how_far_it_is(tmp_path: Path) -> None:
     fractions = [fraction for stage, fraction in told if stage == "load weights"]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_a_forward_at_rest_takes_all_of_its_storage_and_leaves_the_content_alone(tmp_path: Path) -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(POPULATE_WRITE)
+        except OSError:
+            pytest.skip("Linux before 5.14 cannot populate memory")
+    save_model("smollm2", tmp_path)
+    forward = open_native(tmp_path, num_blocks=20_000)
+    storage = sum(layer.nbytes for layer in forward.kv_layers)
+    before = resident_bytes()
+    row = Sequence(list(range(1, 14)))
+    (logits,) = run_step(forward, [(row, PROMPT)])
+    while resident_bytes() - before < 0.9 * storage:
+        time.sleep(0.01)
+    row.num_computed -= 1
+    (again,) = run_step(forward, [(row, PROMPT[-1:])])
+    np.testing.assert_array_equal(again[-1], logits[-1])
