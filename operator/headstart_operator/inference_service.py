@@ -18,6 +18,7 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.access import Gate
+from headstart.edge.operation import OPERATION_KEY
 from headstart.edge.validation import check_prompt, check_question, check_tokenize
 from headstart.errors import FailedPreconditionError
 from headstart.telemetry.propagation import outgoing_headers
@@ -29,7 +30,7 @@ from headstart_operator.proxy import Call, Proxy
 SERVICE = "headstart.v1.Inference"
 
 _TRACE_KEYS = frozenset({"traceparent", "tracestate"})
-_OWN_KEYS = frozenset({"user-agent", "content-type", "te", "host", "authorization", EPOCH_KEY})
+_OWN_KEYS = frozenset({"user-agent", "content-type", "te", "host", "authorization", EPOCH_KEY, OPERATION_KEY})
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

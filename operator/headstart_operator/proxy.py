@@ -18,6 +18,7 @@ from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.hop import Hop
 from headstart.edge.limits import Limits
 from headstart.edge.names import in_metadata
+from headstart.edge.operation import OPERATION_KEY
 from headstart.telemetry.propagation import outgoing_headers
 from opentelemetry.util.types import AttributeValue
 
@@ -195,6 +196,7 @@ class Proxy:
         """Encoded GenerateResponses. Raises HeadstartError; whoever stops early must `aclose` it."""
         started_s = self._clock()
         with self._recorder.call(request, deadline_s=call.deadline_s, hop=call.hop) as record:
+            call.metadata = (*call.metadata, (OPERATION_KEY, record.operation))  # a pod gets token ids only
             job = await self._balancer.read(request, tenant=call.tenant)
             record.model, record.num_prompt_tokens = job.model, len(job.readings[0].request.token_ids.ids)
             with self._balancer.running(job):

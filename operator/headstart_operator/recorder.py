@@ -14,6 +14,7 @@ from typing import Self
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.content import finish_reason
 from headstart.edge.hop import Hop, HopCall
+from headstart.edge.operation import operation_of
 from headstart.telemetry.requests import RequestInstruments, RequestRecord, cut_reason, error_type
 from opentelemetry.util.types import AttributeValue
 
@@ -64,7 +65,7 @@ class RouteRecord:
         self.model = ""
         self.num_prompt_tokens = 0
         self._recorder = recorder
-        self._operation = "chat" if request.WhichOneof("prompt") == "chat" else "text_completion"
+        self.operation = operation_of(request)
         self._num_choices = max(1, request.n)
         self._arrival_s = recorder.clock()
         self._deadline_s = deadline_s
@@ -121,7 +122,7 @@ class RouteRecord:
         end_s = self._recorder.clock()
         usages = [end.usage for end in self._ends.values()]
         return RequestRecord(
-            operation=self._operation,
+            operation=self.operation,
             model=self.model,
             input_tokens=max((usage.prompt_tokens for usage in usages), default=0),
             cached_tokens=max((usage.cached_tokens for usage in usages), default=0),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,6 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.edge.prompts import PromptReader
 from headstart.telemetry.signals import Signals
 from operator_rig import Answer, Rig, generate, prompt, rig, until
 
@@ -73,6 +76,26 @@ async def test_a_prefix_is_followed_to_its_pod_and_the_hit_is_foretold() -> None
             assert finished.route.pod == home
             assert finished.route.matched_blocks == 4
             assert finished.route.predicted_cached_tokens == finished.usage.cached_tokens == 64
+
+
+class AnyPrompt(PromptReader):
+    """Reads every text and chat as the same ids, for pods that have no tokenizer."""
+
+    async def read(self, request: pb.GenerateRequest | pb.TokenizeRequest) -> Sequence[int]:
+        return await super().read(request) if request.WhichOneof("prompt") == "token_ids" else range(1, 65)
+
+
+async def test_pods_count_a_chat_as_one_though_they_get_its_ids_and_take_no_clients_word() -> None:
+    chat = pb.Chat(messages=[pb.Message(role="user", content=[pb.ContentPart(text="hello")])])
+    async with rig(1) as r:
+        texts = r.operator.balancer._catalog._texts
+        texts[""] = replace(texts[""], prompts=AnyPrompt(None, None))
+        await generate(r.stub, pb.GenerateRequest(chat=chat, max_tokens=4))
+        for _ in range(2):
+            await generate(r.stub, _request(), metadata=(("headstart-operation", "chat"),))
+        name = 'gen_ai_server_request_duration_seconds_count{gen_ai_operation_name="'
+        for signals in (r.pods[0].signals, r.operator.signals):
+            assert [_sample(signals, name + kind) for kind in ("chat", "text_completion")] == [1, 2]
 
 
 async def test_all_choices_end_once_and_carry_the_route() -> None:

@@ -200,7 +200,12 @@ def _with_services(settings: Settings, assembly: Assembly, health: PodHealth, fr
         engine=engine,
         completions=completions,
         inference=InferenceServicer(
-            completions, identity=identity, limits=limits, prompts=prompts, tokenizer=tokenizer
+            completions,
+            identity=identity,
+            limits=limits,
+            prompts=prompts,
+            tokenizer=tokenizer,
+            gate=fronts.entrance.gate,
         ),
         prefix_cache=PrefixCacheServicer(engine, identity=identity, limits=limits, hash_root=assembly.hash_root),
         tracer=signals.tracer,

@@ -86,9 +86,13 @@ class PodCompletions:
         deadline_s: float | None = None,
         tenant: str = "",  # noqa: ARG002  turns are the router's to give
         hop: Hop | None = None,
+        operation: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
-        """The request's messages; closing it before the end cancels the request. Raises HeadstartError."""
-        call = self._recorder.begin(request, deadline_s=deadline_s, hop=hop)
+        """The request's messages; closing it before the end cancels the request. Raises HeadstartError.
+
+        `operation` is what a router says that it was.
+        """
+        call = self._recorder.begin(request, deadline_s=deadline_s, hop=hop, operation=operation)
         generation: Generation | None = None
         streams: list[RequestStream] = []
         try:

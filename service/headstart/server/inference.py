@@ -18,7 +18,9 @@ import grpc.aio
 from headstart.contract import codec
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import inference_pb2, inference_pb2_grpc
+from headstart.edge.access import Gate
 from headstart.edge.limits import Limits
+from headstart.edge.operation import told_operation
 from headstart.edge.prompts import PromptReader
 from headstart.edge.validation import check_prompt, check_question, check_tokenize
 from headstart.errors import FailedPreconditionError, UnavailableError
@@ -32,7 +34,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
-    """One pod's model behind gRPC. `tokenizer` is None for a pod that only takes token ids."""
+    """One pod's model behind gRPC. `tokenizer` is None for a pod that only takes token ids, `gate` where no keys are
+    asked for.
+    """
 
     def __init__(
         self,
@@ -42,17 +46,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         limits: Limits,
         prompts: PromptReader,
         tokenizer: Tokenizer | None,
+        gate: Gate | None = None,
     ) -> None:
         self._completions = completions
         self._identity = identity
         self._limits = limits
         self._prompts = prompts
         self._tokenizer = tokenizer
+        self._gate = gate
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         self._check_epoch(context)
         usage = None
-        calls = self._completions.generate(request, deadline_s=self._deadline_s(context))
+        operation = told_operation(context.invocation_metadata(), self._gate)
+        calls = self._completions.generate(request, deadline_s=self._deadline_s(context), operation=operation)
         try:
             async with aclosing(calls) as messages:
                 async for message in messages:

@@ -20,6 +20,7 @@ from headstart.contract.request import GenerateSpec
 from headstart.core.step import RequestStats
 from headstart.edge.content import CapturedContent
 from headstart.edge.hop import Hop, HopCall
+from headstart.edge.operation import operation_of
 from headstart.server.generation import ChoiceEnd
 from headstart.telemetry.requests import RequestInstruments, RequestRecord, error_type
 
@@ -36,6 +37,7 @@ class CallRecord:
     hop: Hop
     part: HopCall
     """This call's share of the hop."""
+    operation: str
     specs: Sequence[GenerateSpec] = ()
     ends: Sequence[ChoiceEnd] = ()
     error: BaseException | None = None
@@ -64,11 +66,22 @@ class RequestRecorder:
         self._model = model
         self._captures_content = captures_content
 
-    def begin(self, request: pb.GenerateRequest, *, deadline_s: float | None, hop: Hop | None = None) -> CallRecord:
-        """A call has arrived, now. Without a `hop` it is the only one of the span that is current."""
+    def begin(
+        self, request: pb.GenerateRequest, *, deadline_s: float | None, hop: Hop | None = None, operation: str = ""
+    ) -> CallRecord:
+        """A call has arrived, now. Without a `hop` it is the only one of the span that is current.
+
+        `operation` is what the request was where its prompt still had its form, "" when nobody says.
+        """
         hop = hop or Hop()
-        part = hop.begin(request, captures_content=self._captures_content)
-        return CallRecord(request, arrival_s=self.clock(), deadline_s=deadline_s, hop=hop, part=part)
+        return CallRecord(
+            request,
+            arrival_s=self.clock(),
+            deadline_s=deadline_s,
+            hop=hop,
+            part=hop.begin(request, captures_content=self._captures_content),
+            operation=operation or operation_of(request),
+        )
 
     def record(self, call: CallRecord, *, end_s: float) -> None:
         """The call is over, well or not, since `end_s`."""
@@ -86,7 +99,7 @@ class RequestRecorder:
         all_stats = [end.stats for end in call.ends if end.stats is not None]
         first_token_s = min((stats.first_token_s for stats in all_stats if stats.first_token_s > 0.0), default=None)
         return RequestRecord(
-            operation="chat" if call.request.WhichOneof("prompt") == "chat" else "text_completion",
+            operation=call.operation,
             model=self._model,
             input_tokens=len(call.specs[0].prompt_token_ids) if call.specs else 0,
             cached_tokens=max((stats.cached_tokens for stats in all_stats), default=0),
