@@ -77,12 +77,15 @@ class Catalog:
 
         Raises UnavailableError when no pod answers.
         """
-        self._learn(views)
-        while not (known := [view for view in views if self._is_known(view)]):
+        known = [view for view in views if self._is_known(view)]
+        if len(known) < len(views):
+            self._learn(views)
+        while not known:
             asked = [self._learning[view.key] for view in views if view.key in self._learning]
             if not asked:
                 raise UnavailableError("no pod of this model answers yet", retry_after_s=1.0)
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            known = [view for view in views if self._is_known(view)]
         # Pods of one group may allow requests of different lengths: whoever is asked refuses by itself.
         model = max((self._models[view.key] for view in known), key=lambda each: each.context_length)
         text = self._texts[known[0].group.tokenizer_fingerprint]

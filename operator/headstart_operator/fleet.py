@@ -80,6 +80,7 @@ class Fleet:
         self._has_listed = False
         self._task: asyncio.Task[None] | None = None
         self._views: tuple[PodView, ...] | None = None
+        self._groups: tuple[GroupKey, ...] | None = None
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self._pools = pools or Pools()
@@ -104,6 +105,7 @@ class Fleet:
             closing.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
         self._pods.clear()
+        self._groups = None
         self._touch()
 
     @property
@@ -142,8 +144,10 @@ class Fleet:
 
     def groups(self, model: str = "") -> tuple[GroupKey, ...]:
         """Groups with a candidate, the largest first; of one model when it is given."""
-        sizes = Counter(view.group for view in self.snapshot() if model in ("", view.group.model))
-        return tuple(group for group, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
+        if self._groups is None:
+            sizes = Counter(view.group for view in self.snapshot())
+            self._groups = tuple(group for group, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
+        return tuple(group for group in self._groups if model in ("", group.model))
 
     def refs(self) -> tuple[tuple[PodRef, PodView | None], ...]:
         """Every pod that was discovered, with its view when it is a candidate."""
@@ -242,10 +246,11 @@ class Fleet:
                 await self._let_go(pod)
             else:
                 pod.ref = ref
-                pod.touch()
+                self._refresh(pod)
         for uid, ref in wanted.items():
             if uid not in self._pods:
                 self._pods[uid] = self._take_on(ref)
+        self._groups = None
         self._touch()
 
     def _take_on(self, ref: PodRef) -> FollowedPod:
@@ -271,7 +276,7 @@ class Fleet:
                 for request_id in accepted:
                     self._routing.placements.accept(request_id)
                 self._learn_root(pod)
-                pod.touch()
+                self._refresh(pod)
                 self._touch()
                 self.check_ready()
 
@@ -295,8 +300,15 @@ class Fleet:
     def _touch_key(self, key: PodKey) -> None:
         pod = self._pods.get(key.uid)
         if pod is not None:
-            pod.touch()
+            self._refresh(pod)
         self._touch()
+
+    def _refresh(self, pod: FollowedPod) -> None:
+        """Its view is made anew; the groups are gathered anew only when it came or left."""
+        before = pod.view
+        pod.touch()
+        if before is None or pod.view is None or before.group != pod.view.group:
+            self._groups = None
 
     def _touch(self) -> None:
         """Wake whoever waits for a change; the views are gathered anew when they are asked for."""
