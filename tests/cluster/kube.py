@@ -62,7 +62,8 @@ def until(what: str, check: Callable[[], Any], *, patience_s: float = PATIENCE_S
 
 
 def make_namespace(name: str, labels: Mapping[str, str] | None = None) -> None:
-    """One in which pods must be restricted, unless `labels` say otherwise."""
+    """One in which pods must be restricted, unless `labels` say otherwise; without what an earlier run has left."""
+    run("delete", "namespace", name, "--ignore-not-found")
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
     metadata = {"name": name, "labels": enforced if labels is None else dict(labels)}
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
