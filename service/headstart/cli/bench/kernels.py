@@ -10,7 +10,6 @@ import argparse
 import typing
 from collections.abc import Callable, Iterator
 
-
 from headstart.cli.bench.output import print_result
 from headstart.cli.progress import LoadProgress
 from headstart.cli.values import whole

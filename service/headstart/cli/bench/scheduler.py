@@ -13,7 +13,6 @@ import sys
 import time
 import tracemalloc
 
-
 from headstart.cache.log import EventLog
 from headstart.cache.manager import BlockManager
 from headstart.cache.pool import BlockPool

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-
 from headstart.cli.bench.output import print_result
 from headstart.cli.bench.serve_drive import Client, ModelLimits, play
 from headstart.cli.bench.serve_load import CpuMeter, peak_rss_mb, process_age_s
