@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
@@ -21,6 +21,7 @@ from headstart.errors import ModelError, UnavailableError
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
+from headstart_operator.hashing import PrefixHasher
 from headstart_operator.identity import GroupKey, PodKey
 from headstart_operator.view import PodView
 
@@ -45,6 +46,7 @@ class Entry:
     limits: Limits
     prompts: PromptReader
     document: bytes
+    hasher: PrefixHasher = field(default_factory=PrefixHasher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Catalog:
         self._texts: dict[str, _Text] = {}
         self._learning: dict[PodKey, asyncio.Task[None]] = {}
         self._widest: Limits | None = None
+        self._hasher = PrefixHasher()
 
     @property
     def is_informed(self) -> bool:
@@ -94,6 +97,7 @@ class Catalog:
             limits=self._limits(model, text),
             prompts=text.prompts,
             document=text.document,
+            hasher=self._hasher,
         )
 
     def is_prepared(self, views: Collection[PodView]) -> bool:

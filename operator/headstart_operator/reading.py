@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headstart.contract.prefix import block_hashes, encode_extras, reads_cache, wire_hashes
+from headstart.contract.prefix import encode_extras, reads_cache
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.wire import outer_fields, unpack_ids
 from headstart.edge.validation import check_prompt
 
 from headstart_operator.catalog import Entry
+from headstart_operator.hashing import PrefixHasher
 from headstart_operator.identity import GroupKey
 from headstart_operator.score import Query
 from headstart_operator.view import PodView
@@ -116,22 +116,18 @@ async def understand(tokenized: Tokenized, entry: Entry, view: PodView) -> Readi
     query = Query(
         prompt_tokens=len(token_ids),
         max_tokens=min(request.max_tokens, room) if request.HasField("max_tokens") else room,
-        hashes=await _hashes(token_ids, request.cache_salt, view),
+        hashes=await _hashes(token_ids, request.cache_salt, view, entry.hasher),
         reads_cache=reads_cache(request.prompt_logprobs if request.HasField("prompt_logprobs") else None),
         tie_key=hash(request.request_id),
     )
     return Reading(group=view.group, entry=entry, request=request, encoded=encoded, query=query, view=view)
 
 
-async def _hashes(token_ids: Sequence[int], cache_salt: str, view: PodView) -> list[int]:
+async def _hashes(token_ids: array[int], cache_salt: str, view: PodView, hasher: PrefixHasher) -> list[int]:
     """Of the full blocks, as they travel; none when the hash root is not known."""
     if view.hash_root is None:
         return []
     arguments = (view.hash_root, token_ids, view.block_size, encode_extras(cache_salt=cache_salt))
     if len(token_ids) > _LONG_PROMPT_TOKENS:
-        return await asyncio.to_thread(_wire_hashes, *arguments)
-    return _wire_hashes(*arguments)
-
-
-def _wire_hashes(root: bytes, token_ids: Sequence[int], block_size: int, extras: bytes) -> list[int]:
-    return wire_hashes(block_hashes(root, token_ids, block_size, extras))
+        return await asyncio.to_thread(hasher.hashes, *arguments)
+    return hasher.hashes(*arguments)
