@@ -191,15 +191,10 @@ class Fleet:
 
         With `has_room` only pods that may be given one more request are ranked.
         """
-        views = [view for view in self.snapshot() if view.group == group and (not has_room or Fleet.has_room(view))]
+        views = [view for view in self.snapshot() if view.group == group and (view.has_room or not has_room)]
         if excluded:
             views = [view for view in views if view.key not in excluded]
         return self._routing.rank(query, views, self._pools.policy_of(group.pool))
-
-    @staticmethod
-    def has_room(view: PodView) -> bool:
-        """At most 1.25 x what the pod runs at once is in flight; the rest waits here and may still go elsewhere."""
-        return view.num_in_flight < max(1, view.max_num_seqs * 5 // 4)
 
     # ---- placements
 

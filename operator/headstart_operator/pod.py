@@ -97,6 +97,7 @@ class FollowedPod:
             self.root,
             self.channel,
             self.subscriber.silence,
+            placed.num_in_flight < described.max_in_flight,
         )
 
     def _describe(self) -> _Description | None:
@@ -116,6 +117,7 @@ class _Description(NamedTuple):
     ref: PodRef
     group: GroupKey
     fits: bool
+    max_in_flight: int
     facts: tuple[PodKey, str, str, GroupKey, str, int, int, int]
 
 
@@ -131,7 +133,9 @@ def _describe(hello: prefix_cache_pb2.Hello, ref: PodRef) -> _Description:
         hello.capacity_blocks,
         hello.max_num_seqs,
     )
-    return _Description(hello, ref, group, ref.model in ("", group.model), facts)
+    # A little more than it runs at once, so that it never waits for us.
+    max_in_flight = max(1, hello.max_num_seqs * 5 // 4)
+    return _Description(hello, ref, group, ref.model in ("", group.model), max_in_flight, facts)
 
 
 def derive_root(hello: prefix_cache_pb2.Hello, fleet_secret: bytes) -> bytes | None:

@@ -96,7 +96,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             work_s=ranked.work_s,
             matched_blocks=ranked.matched_blocks,
             predicted_cached_tokens=ranked.predicted_cached_tokens,
-            has_room=self._fleet.has_room(ranked.view),
+            has_room=ranked.view.has_room,
         )
 
 

@@ -28,7 +28,8 @@ class PodView(NamedTuple):
     """A pod that may be given requests, and how busy it is.
 
     `pending_tokens`, `pending_blocks` and `num_pending` sum up our own placements that the pod has not confirmed yet:
-    its load does not count them. `num_in_flight` counts all our placements that have not ended. `silence` is set when
+    its load does not count them. `num_in_flight` counts all our placements that have not ended; while the pod
+    `has_room` it may be given one more, else that waits here and may still go elsewhere. `silence` is set when
     the pod's stream has gone quiet: whatever waits for it there should go elsewhere. `hash_root` is None when the fleet
     secret does not give the pod's root; then nothing is known of what it holds.
     """
@@ -49,3 +50,4 @@ class PodView(NamedTuple):
     hash_root: bytes | None = None
     channel: grpc.aio.Channel | None = None
     silence: asyncio.Event | None = None
+    has_room: bool = True
