@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _WORD_BYTES = 4
 _FEW_IDS = 1024  # of which Python finds the largest sooner
-_ONE, _HIGH_BITS = np.uint32(1), np.uint32(0x80808080)
+_HIGH_BIT, _HIGH_BITS, _ONE = np.uint8(0x80), np.uint32(0x80808080), np.uint32(1)
 _JOINTS = tuple(
     (np.uint32(low), np.uint32(high), np.uint32(shift))
     for low, high, shift in ((0x007F007F, 0x7F007F00, 1), (0x00003FFF, 0x3FFF0000, 2))
@@ -65,10 +65,10 @@ def unpack_ids(packed: bytes) -> array[int] | None:
     """
     padded = b"\0" + packed + bytes(_WORD_BYTES - 1)
     # A number begins behind a byte without a high bit. The word there may lie across what is aligned.
-    (begins,) = (np.frombuffer(padded, np.uint8, len(packed)) < 0x80).nonzero()
+    (begins,) = (np.frombuffer(padded, np.uint8, len(packed)) < _HIGH_BIT).nonzero()
     bits: NDArray[np.uint32] = np.ndarray((len(packed),), "<u4", padded, 1, (1,))[begins]
     ends = (bits & _HIGH_BITS) ^ _HIGH_BITS
-    if not ends.all():
+    if np.count_nonzero(ends) < len(ends):
         return None
     bits &= ends ^ (ends - _ONE)  # up to the first byte without a high bit
     for low, high, shift in _JOINTS:
