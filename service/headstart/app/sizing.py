@@ -6,6 +6,7 @@ Holds no state. Errors name the setting to change.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from headstart.errors import ConfigError
 
@@ -16,6 +17,21 @@ MAX_DEFAULT_BYTES = 4 << 30
 _BOOKKEEPING_BYTES = 250
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+
+
+class _Cgroup(NamedTuple):
+    """Files of a cgroup version, and the line of `stat` that is not lost memory."""
+
+    limit: str
+    usage: str
+    stat: str
+    reclaimable: str
+
+
+_V2 = _Cgroup("memory.max", "memory.current", "memory.stat", "inactive_file")
+_V1 = _Cgroup(
+    "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
+)
 
 
 def count_blocks(
@@ -85,11 +101,21 @@ def fit_max_len(*, wanted: int | None, model_len: int, num_blocks: int, block_si
 
 def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
     """Bytes that this process may still take: the machine's available memory, or less when its cgroup has a limit."""
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    machine_bytes = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):
-        return machine_bytes
-    return machine_bytes if limit == "max" else max(0, min(machine_bytes, int(limit) - used))
+    machine_bytes = 1024 * int(_fields(meminfo)["MemAvailable:"])
+    for version in (_V2, _V1):
+        try:
+            limit = (cgroup / version.limit).read_text().strip()
+            used = int((cgroup / version.usage).read_text())
+            # What the system has read of files counts as used, and goes when there is need.
+            reclaimable = int(_fields(cgroup / version.stat).get(version.reclaimable, 0))
+        except (OSError, ValueError):
+            continue
+        if limit != "max":
+            return max(0, min(machine_bytes, int(limit) - used + reclaimable))
+    return machine_bytes
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """First and second word of each line."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: words[1] for words in lines if len(words) > 1}

@@ -92,12 +92,35 @@ def test_a_pool_of_one_token_is_refused() -> None:
         fit_max_len(wanted=None, model_len=8192, num_blocks=1, block_size=1)
 
 
-def test_available_memory_heeds_the_limit_of_the_container(tmp_path: Path) -> None:
+V2 = {"limit": "memory.max", "usage": "memory.current", "stat": "memory.stat"}
+V1 = {
+    "limit": "memory/memory.limit_in_bytes",
+    "usage": "memory/memory.usage_in_bytes",
+    "stat": "memory/memory.stat",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "unlimited", "reclaimable"),
+    [(V2, "max", "inactive_file"), (V1, "9223372036854771712", "total_inactive_file")],
+    ids=["cgroup v2", "cgroup v1"],
+)
+def test_available_memory_heeds_the_limit_of_the_container(
+    tmp_path: Path, files: dict[str, str], unlimited: str, reclaimable: str
+) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  100 kB\nMemAvailable:  50 kB\n")
+    (tmp_path / "memory").mkdir()
     assert available_memory(meminfo=meminfo, cgroup=tmp_path) == 50 * 1024
-    (tmp_path / "memory.current").write_text("10000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(meminfo=meminfo, cgroup=tmp_path) == 50 * 1024
-    (tmp_path / "memory.max").write_text("30000\n")
-    assert available_memory(meminfo=meminfo, cgroup=tmp_path) == 20_000
+
+    def available(limit: str) -> int:
+        (tmp_path / files["limit"]).write_text(f"{limit}\n")
+        return available_memory(meminfo=meminfo, cgroup=tmp_path)
+
+    (tmp_path / files["usage"]).write_text("10000\n")
+    (tmp_path / files["stat"]).write_text("active_file 5\ninactive_file 0\ntotal_inactive_file 0\n")
+    assert available(unlimited) == 50 * 1024
+    assert available("30000") == 20_000
+    assert available("9999") == 0
+    (tmp_path / files["stat"]).write_text(f"active_file 5\n{reclaimable} 4000\n")
+    assert available("30000") == 24_000
