@@ -6,34 +6,53 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from cluster import lifecycle, place
+
+_LOCK = Path("/run/lock/headstart-cluster")
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     command, *rest = sys.argv[1:] or [""]
+    actions = {"build": lifecycle.build, "up": lifecycle.up, "down": lifecycle.down}
     try:
-        if command == "test":
-            return _test(rest)
         if command == "scenes":
             return _scenes(rest)
-        actions = {"build": lifecycle.build, "up": lifecycle.up, "down": lifecycle.down}
+        if command == "test":
+            with _alone():
+                return _test(rest)
         if command not in actions or rest:
             print(__doc__, file=sys.stderr)
             return 2
-        actions[command]()
+        with _alone():
+            actions[command]()
     except (RuntimeError, TimeoutError, subprocess.CalledProcessError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One at a time: the cluster's names and addresses are the machine's."""
+    with _LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError("another process is at work on this machine's test cluster") from None
+        yield
 
 
 def _test(arguments: list[str]) -> int:
@@ -44,6 +63,8 @@ def _test(arguments: list[str]) -> int:
         lifecycle.up()
         return _scenes(arguments)
     finally:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
         lifecycle.down()
 
 

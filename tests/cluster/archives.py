@@ -20,6 +20,7 @@ from cluster import place
 
 PRODUCT = ("pod-cpu", "operator")
 _KEPT = 3
+_SHOWN_LINES = 30
 _COPIED = (
     "Dockerfile",
     ".dockerignore",
@@ -93,12 +94,24 @@ def _product() -> list[Path]:
     if not all(archive.exists() for archive in archives):
         print("cluster: making the images of pod and operator (some minutes)", flush=True)
         started, partial = time.monotonic(), folder.with_suffix(".partial")
-        environment = os.environ | {"IMAGE_STAGES": " ".join(PRODUCT), "IMAGE_OUT": str(partial)}
-        subprocess.run(["make", "--no-print-directory", "image"], cwd=place.ROOT, env=environment, check=True)
+        partial.mkdir(parents=True, exist_ok=True)
+        _make_product(partial)
         partial.rename(folder)
         print(f"cluster: images made in {time.monotonic() - started:.0f} s", flush=True)
     _forget_old(folder)
     return archives
+
+
+def _make_product(folder: Path) -> None:
+    """Raises RuntimeError with the end of what the builder said when it fails."""
+    log = folder / "log"
+    environment = os.environ | {"IMAGE_STAGES": " ".join(PRODUCT), "IMAGE_OUT": str(folder)}
+    with log.open("w") as output:
+        command = ["make", "--no-print-directory", "image"]
+        done = subprocess.run(command, cwd=place.ROOT, env=environment, stdout=output, stderr=output, check=False)
+    if done.returncode:
+        last = "\n".join(log.read_text().splitlines()[-_SHOWN_LINES:])
+        raise RuntimeError(f"`make image` failed; {log} has all of it, and this is its end:\n{last}")
 
 
 def _sources_hash() -> str:
