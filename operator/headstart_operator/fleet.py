@@ -37,6 +37,9 @@ PATIENCE_S = 5.0
 COMING_BACK_S = 1.0
 """How long a pod whose stream broke off is waited for: when only the connection was lost, it is back much sooner."""
 
+_SOON_S = 0.001
+"""When a request is on its way to its pod, and there is time to note what the pod is about to compute."""
+
 _LINGER_S = 3600.0
 """How long requests on a pod that discovery no longer names may go on; its own drain is shorter."""
 
@@ -201,6 +204,7 @@ class Fleet:
     def place(self, request_id: str, ranked: Ranked, query: Query) -> None:
         """A request goes to this pod under this id. Raises ValueError for an id that is in use."""
         self._routing.place(request_id, ranked, query)
+        asyncio.get_running_loop().call_later(_SOON_S, self.index.catch_up)
         self._touch_key(ranked.view.key)
 
     def settle(

@@ -21,11 +21,13 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         self._pending: dict[int, int] = {}
+        self._promised: list[tuple[PodKey, Sequence[int]]] = []
         self._pods: dict[PodKey, _Pod] = {}
         self._by_bit: dict[int, _Pod] = {}
 
     def apply(self, key: PodKey, events: Iterable[CacheEvent]) -> None:
         """Take events of one pod, in order. A store of what is held and a removal of what is not change nothing."""
+        self.catch_up()
         pod = self._pods.get(key) or self._add(key)
         holders, held, bit = self._holders, pod.held, pod.bit
         last = bit
@@ -53,6 +55,7 @@ class PrefixIndex:
 
     def drop(self, key: PodKey) -> None:
         """Forget a pod. Unknown keys are ignored."""
+        self.catch_up()
         pod = self._pods.pop(key, None)
         if pod is None:
             return
@@ -63,6 +66,7 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[int]) -> dict[PodKey, int]:
         """How many leading blocks of a chain each pod holds or is about to; pods without the first are left out."""
+        self.catch_up()
         found: dict[PodKey, int] = {}
         holders, pending, by_bit = self._holders, self._pending, self._by_bit
         alive = -1
@@ -84,24 +88,22 @@ class PrefixIndex:
             _note(found, by_bit, alive, len(hashes))
         return found
 
-    def reserve(self, key: PodKey, hashes: Iterable[int]) -> None:
-        """Note blocks that a pod is about to compute, until they are stored or released. Ignores unknown pods."""
-        pod = self._pods.get(key)
-        if pod is None:
-            return
-        counts, pending, bit = pod.pending, self._pending, pod.bit
-        new = [block for block in hashes if block not in pod.held]
-        # Nobody's yet, mostly: all at once takes half the time.
-        if pending.keys().isdisjoint(new):
-            counts.update(dict.fromkeys(new, 1))
-            pending.update(dict.fromkeys(new, bit))
-            return
-        for block in new:
-            counts[block] = counts.get(block, 0) + 1
-            pending[block] = pending.get(block, 0) | bit
+    def reserve(self, key: PodKey, hashes: Sequence[int]) -> None:
+        """Note blocks that a pod is about to compute, until they are stored or released. Ignores unknown pods.
+
+        The request is what waits for this, so the work is left to `catch_up`: to whoever asks or changes anything next,
+        unless somebody has time for it before.
+        """
+        self._promised.append((key, hashes))
+
+    def catch_up(self) -> None:
+        """Do what `reserve` left to do."""
+        while self._promised:
+            self._reserve(*self._promised.pop(0))
 
     def release(self, key: PodKey, hashes: Iterable[int]) -> None:
         """Take one reservation back; of blocks that were stored meanwhile none is left."""
+        self.catch_up()
         pod = self._pods.get(key)
         if pod is None:
             return
@@ -131,6 +133,21 @@ class PrefixIndex:
         """Every held hash and its holders, as of now."""
         for block, bits in list(self._holders.items()):
             yield block, tuple(self._by_bit[bit].key for bit in _bits(bits) if bit in self._by_bit)
+
+    def _reserve(self, key: PodKey, hashes: Sequence[int]) -> None:
+        pod = self._pods.get(key)
+        if pod is None:
+            return
+        counts, pending, bit = pod.pending, self._pending, pod.bit
+        new = [block for block in hashes if block not in pod.held]
+        # Nobody's yet, mostly: all at once takes half the time.
+        if pending.keys().isdisjoint(new):
+            counts.update(dict.fromkeys(new, 1))
+            pending.update(dict.fromkeys(new, bit))
+            return
+        for block in new:
+            counts[block] = counts.get(block, 0) + 1
+            pending[block] = pending.get(block, 0) | bit
 
     def _add(self, key: PodKey) -> _Pod:
         bit = 1
