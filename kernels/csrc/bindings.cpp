@@ -17,6 +17,7 @@
 #include "kernel_table.h"
 #include "packed_weight.h"
 #include "thread_pool.h"
+#include "usable_cores.h"
 
 namespace headstart {
 namespace {
@@ -32,6 +33,7 @@ void bind_machine(nb::module_& m) {
     }
     return names;
   });
+  m.def("usable_cores", &usable_cores, "cgroup"_a);  // for tests
   nb::class_<ThreadPool>(m, "ThreadPool")
       .def(nb::init<int>(), "num_threads"_a = 0)
       .def_prop_ro("size", &ThreadPool::size)
@@ -267,10 +269,6 @@ void bind_attention(nb::module_& m) {
   m.def("silu_mul", &call_silu_mul<float>, as_is("gate"), as_is("up"), as_is("out"), "isa"_a = "");
   m.def("silu_mul", &call_silu_mul<uint16_t>, as_is("gate"), as_is("up"), as_is("out"), "isa"_a = "");
   m.def("rotate", &call_rotate, as_is("x"), as_is("cos"), as_is("sin"), "isa"_a = "");
-  m.def("argmax", [](Vector<const float> x, const std::string& isa) {
-    require(x.size() > 0, "x: must not be empty");
-    return table_of(isa).argmax(x.data(), static_cast<int64_t>(x.size()));
-  }, as_is("x"), "isa"_a = "");
 }
 
 }  // namespace

@@ -40,8 +40,6 @@ struct KernelTable {
   // Turns num_heads heads of one token in place; cos and sin are the position's lines, [head_dim / 2].
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t num_heads, int64_t head_dim);
   void (*silu_mul)(const float* gate, const float* up, int64_t count, void* out, bool is_out_bf16);
-  // The lowest index of the largest value, or of the first NaN; count >= 1.
-  int64_t (*argmax)(const float* x, int64_t count);
 };
 
 // The table of active_isa(). Throws what active_isa throws.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "activation_impl.h"
-#include "argmax_impl.h"
 #include "attention_impl.h"
 #include "gemm_impl.h"
 #include "kernel_table.h"
@@ -31,7 +30,6 @@ static constexpr KernelTable make_table(Isa isa) {
   table.add_row = add_row;
   table.rotate = rotate;
   table.silu_mul = silu_mul;
-  table.argmax = argmax;
   return table;
 }
 

@@ -13,7 +13,7 @@
 
 namespace headstart {
 
-// HEADSTART_THREADS when it is set, else the cores that this process may use. Throws std::invalid_argument.
+// HEADSTART_THREADS when it is set, else usable_cores(). Throws std::invalid_argument.
 int default_num_threads();
 
 class ThreadPool {

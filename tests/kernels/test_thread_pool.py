@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from headstart_kernels import _native
@@ -65,10 +66,34 @@ def test_the_environment_sets_the_number_of_threads() -> None:
 
 
 def test_without_it_there_is_a_thread_for_each_core_that_the_process_may_use() -> None:
-    assert pool_size_in_a_process("").stdout.strip() == str(len(os.sched_getaffinity(0)))
+    assert pool_size_in_a_process("").stdout.strip() == str(_native.usable_cores("/sys/fs/cgroup"))
     one = min(os.sched_getaffinity(0))
     assert pool_size_in_a_process("", f"{{{one}}}").stdout.strip() == "1"
 
 
 def test_a_bad_number_of_threads_names_the_variable() -> None:
     assert "ValueError: HEADSTART_THREADS: must be a number" in pool_size_in_a_process("many").stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "granted"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "100001 100000"}, 2),
+        ({"cpu.max": "9900000 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ({"cpu.max": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_has_as_many_cores_as_it_gets_time_for(
+    tmp_path: Path, files: dict[str, str], granted: int | None
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    allowed = len(os.sched_getaffinity(0))
+    assert _native.usable_cores(str(tmp_path)) == min(granted or allowed, allowed)
