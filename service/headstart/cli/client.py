@@ -58,6 +58,11 @@ def add_endpoint_flags(parser: argparse.ArgumentParser) -> None:
         help=f"host:port of the gRPC server [{DEFAULT_ENDPOINT}].",
     )
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="Give up after this long [never].")
+    add_access_flags(parser)
+
+
+def add_access_flags(parser: argparse.ArgumentParser) -> None:
+    """How to come in at a server."""
     group = parser.add_argument_group("access")
     group.add_argument(
         "--api-key-file", metavar="FILE", help=f"A file that holds the API key [the variable {KEY_VARIABLE}]."
@@ -72,7 +77,7 @@ def add_endpoint_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def access_from(parsed: argparse.Namespace) -> Access:
-    """The choices of `add_endpoint_flags`. Raises ConfigError that names the flag, and never shows a key."""
+    """The choices of `add_access_flags`. Raises ConfigError that names the flag, and never shows a key."""
     is_encrypted = parsed.tls or bool(parsed.ca_file)
     for flag in ("cert_file", "key_file", "tls_server_name"):
         if getattr(parsed, flag) and not is_encrypted:

@@ -86,7 +86,8 @@ async def test_every_command_gets_in_with_key_and_certificate_and_says_why_not(
 
         async def run(*arguments: str, tenant: str = "") -> tuple[int, str, str]:
             held = ["--api-key-file", f"{keys}/{tenant}"] if tenant else []
-            code = await asyncio.to_thread(main, [*arguments, *held, "--timeout", "20"])
+            limit = [] if arguments[0] == "bench" else ["--timeout", "20"]
+            code = await asyncio.to_thread(main, [*arguments, *held, *limit])
             return code, *capsys.readouterr()
 
         asked = ("generate", "--token-ids", "1,2,3", "--max-tokens", "2", "--json")
@@ -99,6 +100,10 @@ async def test_every_command_gets_in_with_key_and_certificate_and_says_why_not(
         code, printed, _ = await run("cache", "verify", "--json", *router, *encrypted, tenant="operator")
         assert (code, [pod["problem"] for pod in json.loads(printed)["pods"]]) == (0, [""])
         assert (await run("cache", "show", "--json", *pod, *encrypted, tenant="operator"))[0] == 0
+        code, printed, _ = await run(
+            *("bench", "serve", "--workloads", "W1", "--reps", "1", *router, *encrypted), tenant="t1"
+        )
+        assert (code, json.loads(printed.splitlines()[-1])["W1"]["requests"]) == (0, 1)
 
         code, _, told = await run(*asked, *pod, *encrypted)
         assert (code, told) == (1, "headstart: UNAUTHENTICATED: authorization: no key; send it as 'Bearer KEY'\n")

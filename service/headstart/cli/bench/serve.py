@@ -19,6 +19,7 @@ from headstart.cli.bench.serve_drive import Client, ModelLimits, play
 from headstart.cli.bench.serve_load import CpuMeter, peak_rss_mb, process_age_s
 from headstart.cli.bench.serve_metrics import Row, check_complete, median_row, summarize
 from headstart.cli.bench.serve_workloads import DEFAULT_TOKEN_IDS, WORKLOADS, Ask, build, longest_request, warm_up
+from headstart.cli.client import access_from, add_access_flags, report_failure
 from headstart.cli.flags import add_settings_flags, settings_from
 from headstart.cli.progress import LoadProgress
 from headstart.cli.values import MAX_INT32, endpoint, whole
@@ -30,6 +31,7 @@ _ENGINE_SECTIONS = frozenset(
 )
 _NUM_WARM_UPS = 2
 _MAX_WAIT_S = 3600
+_TLS_FLAGS = ("tls", "ca_file", "cert_file", "key_file", "tls_server_name")
 Opener = Callable[[], Awaitable[Client]]
 
 
@@ -64,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="Before each repetition wait at most so long for other processes to calm down [0].",
     )
+    add_access_flags(parser)
     add_settings_flags(parser, sections=_ENGINE_SECTIONS)
 
 
@@ -96,9 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
     _refuse_contradictions(parsed)
     if parsed.endpoint is None:
         return _report_unavailable(parsed)
-    from headstart.cli import client
-
-    return client.report_failure(lambda: _report_unavailable(parsed), parsed.endpoint)
+    return report_failure(lambda: _report_unavailable(parsed), parsed.endpoint)
 
 
 def _report_unavailable(parsed: argparse.Namespace) -> int:
@@ -127,13 +128,14 @@ def _measure_and_print(parsed: argparse.Namespace) -> int:
 def opener(parsed: argparse.Namespace, progress: LoadProgress) -> Opener:
     """How to get the client once the event loop runs. The engine is loaded now: Ctrl-C then ends it at once."""
     if parsed.endpoint is not None or parsed.http is not None:
+        access = access_from(parsed)
 
         async def connect() -> Client:
             from headstart.cli.bench.serve_remote import GrpcClient, HttpClient
-            from headstart.cli.client import KEY_VARIABLE
 
-            key = os.environ.get(KEY_VARIABLE, "").strip()
-            return HttpClient(parsed.http, key) if parsed.endpoint is None else GrpcClient(parsed.endpoint, key)
+            return (
+                HttpClient(parsed.http, access.key) if parsed.endpoint is None else GrpcClient(parsed.endpoint, access)
+            )
 
         return connect
     settings = settings_from(parsed)
@@ -234,6 +236,10 @@ def _notes(rows: dict[str, Row]) -> list[str]:
 
 def _refuse_contradictions(parsed: argparse.Namespace) -> None:
     """What is said of an engine in this process must not be ignored when the engine is elsewhere, nor the reverse."""
+    if parsed.endpoint is None:
+        given_access = [flag for flag in _TLS_FLAGS if getattr(parsed, flag)]
+        if given_access:
+            raise ConfigError(f"--{given_access[0].replace('_', '-')}: is for --endpoint; leave it out")
     if parsed.endpoint is None and parsed.http is None:
         if parsed.server_pid:
             raise ConfigError("--server-pid: the engine runs in this process; leave it out")

@@ -15,6 +15,7 @@ import grpc.aio
 
 from headstart.cli.bench.serve_drive import ModelLimits
 from headstart.cli.bench.serve_workloads import Ask
+from headstart.cli.client import Access
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.edge.keyed_channel import KeyedChannel
@@ -25,14 +26,18 @@ _MODELS_TIMEOUT_S = 30.0
 
 
 class GrpcClient:
-    """A pod or an operator at `endpoint`; `key` is "" without one.
+    """A pod or an operator at `endpoint`.
 
     A salt of its own keeps what others left in the cache out of the figures.
     """
 
-    def __init__(self, endpoint: str, key: str) -> None:
-        channel = grpc.aio.insecure_channel(endpoint)
-        self._channel: Any = KeyedChannel(channel, key) if key else channel
+    def __init__(self, endpoint: str, access: Access) -> None:
+        options = [("grpc.ssl_target_name_override", access.server_name)] if access.server_name else []
+        if access.credentials is None:
+            channel = grpc.aio.insecure_channel(endpoint, options=options)
+        else:
+            channel = grpc.aio.secure_channel(endpoint, access.credentials, options=options)
+        self._channel: Any = KeyedChannel(channel, access.key) if access.key else channel
         self._inference = rpc.InferenceStub(self._channel)
         self._salt = secrets.token_hex(4)
 
