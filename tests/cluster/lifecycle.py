@@ -53,10 +53,10 @@ def down(*, keeps_logs: bool = False) -> None:
     network.remove()
     if place.STATE.exists():
         for path in place.STATE.iterdir():
-            if not (keeps_logs and path.name == "log"):
+            if path.name != "log":
                 shutil.rmtree(path)
         if not keeps_logs:
-            place.STATE.rmdir()
+            shutil.rmtree(place.STATE)
 
 
 def _start(images: list[Path]) -> None:

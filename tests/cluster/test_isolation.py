@@ -115,7 +115,7 @@ def _as_router(release: Release, *arguments: str) -> str:
 
 def _with_token(token: str) -> tuple[str, ...]:
     """Flags that replace the administrator's certificate: a kubeconfig with the token alone."""
-    config = place.STATE / "router.conf"
+    config = place.pki("router.conf")
     found = json.loads(place.admin_config().read_text())
     found["users"][0]["user"] = {"token": token}
     config.write_text(json.dumps(found))
