@@ -53,3 +53,12 @@ def test_another_root_or_salt_finds_nothing(worked_out: mock.Mock) -> None:
     for root, salt in ((ROOT, ""), (b"s" * 32, ""), (ROOT, "a"), (ROOT, "b")):
         hasher.hashes(root, token_ids, BLOCK, encode_extras(cache_salt=salt))
     assert worked_out.call_count == 4
+
+
+def test_what_came_long_ago_is_forgotten_first(worked_out: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "_MAX_SEGMENTS", 2)
+    hasher = PrefixHasher()
+    for number, num_worked_out in ((1, 1), (2, 2), (1, 2), (3, 3), (1, 3), (2, 4)):
+        token_ids = array("I", [number] * BLOCK)
+        assert hasher.hashes(ROOT, token_ids, BLOCK, b"") == expected(token_ids)
+        assert worked_out.call_count == num_worked_out
