@@ -59,8 +59,9 @@ def _test(arguments: list[str]) -> int:
     """A new cluster: one that is up may have the images of other sources. pytest's own exit status."""
     lifecycle.build()
     lifecycle.down()
+    # What fails to come up takes itself away, but for its logs.
+    lifecycle.up()
     try:
-        lifecycle.up()
         return _scenes(arguments)
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):

@@ -26,7 +26,9 @@ def start_containerd(node: place.Node, archives: Sequence[Path]) -> None:
     programs.start(f"containerd-{node.name}", place.in_node(node, "containerd", "-c", settings))
     programs.until(f"containerd of {node.name}", lambda: programs.succeeds(_ctr(node, "version")), patience_s=30)
     for archive in archives:
-        subprocess.run([*_ctr(node, "image", "import"), archive], check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run([*_ctr(node, "image", "import"), archive], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{node.name} does not take {archive}: {done.stderr or done.stdout}")
 
 
 def start_kubelet(node: place.Node) -> None:
