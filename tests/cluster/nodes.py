@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from cluster import control_plane, place, programs
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_LOG_LINKS = Path("/var/log/containers")
+_NETWORK_RESULTS = Path("/var/lib/cni/results")
 
 
 def start_containerd(node: place.Node, archives: Sequence[Path]) -> None:
@@ -83,10 +86,21 @@ def stop_containers(node: place.Node) -> None:
 def stop_containerd(node: place.Node) -> None:
     programs.stop(f"containerd-{node.name}")
     programs.end_those(lambda pid: _is_of(node, pid))
+    _remove_traces(node)
     for root in _CGROUPS.glob(f"*/{node.netns}"):
         for folder in sorted(root.rglob("*/"), reverse=True):
             _remove_cgroup(folder)
         _remove_cgroup(root)
+
+
+def _remove_traces(node: place.Node) -> None:
+    """What kubelet and containerd write outside of their folders, whatever they are told."""
+    for link in _LOG_LINKS.glob("*"):
+        if link.is_symlink() and str(node.folder) in os.readlink(link):
+            link.unlink()
+    for result in _NETWORK_RESULTS.glob("*"):
+        if f"{node.folder}/" in result.read_text():
+            result.unlink()
 
 
 def _ctr(node: place.Node, *arguments: str) -> list[str]:
@@ -160,6 +174,8 @@ root = "{node.folder}/containerd/root"
 state = "{node.folder}/containerd/state"
 [grpc]
   address = "{node.socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{node.folder}/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{place.PAUSE}"
   restrict_oom_score_adj = true
@@ -168,6 +184,8 @@ state = "{node.folder}/containerd/state"
     snapshotter = "overlayfs"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        Root = "{node.folder}/runc"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{node.folder}/cni"
@@ -197,6 +215,9 @@ def _kubelet_settings(node: place.Node) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "nodeStatusUpdateFrequency": "4s",
+        # Two kubelets with one folder of logs would take each other's for orphans.
+        "podLogsDir": str(node.folder / "logs"),
+        "volumePluginDir": str(node.folder / "volume-plugins"),
     }
 
 
