@@ -71,5 +71,6 @@ def _controllers() -> list[str]:
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
         "--node-monitor-grace-period=20s",
+        f"--flex-volume-plugin-dir={place.STATE / 'volume-plugins'}",
     )
     return place.in_node(_NODE, place.binary("kube-controller-manager"), *flags)

@@ -89,8 +89,8 @@ def stop_containerd(node: place.Node) -> None:
     _remove_traces(node)
     for root in _CGROUPS.glob(f"*/{node.netns}"):
         for folder in sorted(root.rglob("*/"), reverse=True):
-            _remove_cgroup(folder)
-        _remove_cgroup(root)
+            _remove_empty(folder)
+        _remove_empty(root)
 
 
 def _remove_traces(node: place.Node) -> None:
@@ -101,6 +101,8 @@ def _remove_traces(node: place.Node) -> None:
     for result in _NETWORK_RESULTS.glob("*"):
         if f"{node.folder}/" in result.read_text():
             result.unlink()
+    for folder in (_LOG_LINKS, _NETWORK_RESULTS, _NETWORK_RESULTS.parent):
+        _remove_empty(folder)
 
 
 def _ctr(node: place.Node, *arguments: str) -> list[str]:
@@ -140,7 +142,8 @@ def _make_cgroups(node: place.Node) -> None:
         (_CGROUPS / "cpuset" / node.netns / name).write_text((_CGROUPS / "cpuset" / name).read_text())
 
 
-def _remove_cgroup(folder: Path) -> None:
+def _remove_empty(folder: Path) -> None:
+    """A folder, or a cgroup without processes."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 
