@@ -22,7 +22,9 @@ _LOCK = Path("/run/lock/headstart-cluster")
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: whoever starts us in the background may have had it ignored.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _interrupt)
     command, *rest = sys.argv[1:] or [""]
     actions = {"build": lifecycle.build, "up": lifecycle.up, "down": lifecycle.down}
     try:
