@@ -83,7 +83,7 @@ class CacheSettings(BaseModel, frozen=True, extra="forbid"):
     memory_fraction: float | None = _option(
         None,
         "--gpu-memory-utilization",
-        "Share of the memory that the weights leave. By default 0.9, but at most 4 GiB.",
+        "Share of the memory that weights and steps leave. By default 0.9, but at most 4 GiB.",
         gt=0,
         le=1,
     )

@@ -20,7 +20,7 @@ from typing import Any
 from headstart_kernels.select import NATIVE, REFERENCE, select_backend
 
 from headstart.app.numerics import check_native, numerics_id
-from headstart.app.sizing import available_memory, check_bookkeeping, count_blocks, fit_max_len
+from headstart.app.sizing import available_memory, check_bookkeeping, count_blocks, fit_max_len, step_bytes
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
@@ -86,7 +86,8 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         check_native()
     block_bytes = kv_bytes_per_block(config, block_size, dtype)
     weight_bytes = sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype]
-    num_blocks = _count_blocks(settings, device, block_bytes=block_bytes, weight_bytes=weight_bytes)
+    other_bytes = weight_bytes + step_bytes(config, settings.scheduler.max_num_batched_tokens)
+    num_blocks = _count_blocks(settings, device, block_bytes=block_bytes, other_bytes=other_bytes)
     max_len = _fit_max_len(settings, config.context_length, num_blocks)
     # The tokenizer is made beside the weights: most of their time is spent outside the interpreter.
     with ThreadPoolExecutor(1, "tokenizer") as worker:
@@ -122,13 +123,13 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
     )
 
 
-def _count_blocks(settings: Settings, device: str, *, block_bytes: int, weight_bytes: int) -> int:
+def _count_blocks(settings: Settings, device: str, *, block_bytes: int, other_bytes: int) -> int:
     cache, is_gpu = settings.cache, device == "cuda"
     return count_blocks(
         num_blocks=cache.num_blocks,
         memory_bytes=cache.memory_bytes,
         memory_fraction=cache.memory_fraction or (_GPU_MEMORY_FRACTION if is_gpu else None),
-        available_bytes=max(0, (_free_gpu_memory() if is_gpu else available_memory()) - weight_bytes),
+        available_bytes=max(0, (_free_gpu_memory() if is_gpu else available_memory()) - other_bytes),
         block_bytes=block_bytes,
     )
 
@@ -198,7 +199,7 @@ def _simulated(settings: Settings) -> ServedModel:
     block_bytes = _SIMULATED_TOKEN_BYTES * block_size
     num_blocks = settings.cache.num_blocks
     if num_blocks is None:
-        num_blocks = _count_blocks(settings, "none", block_bytes=block_bytes, weight_bytes=0)
+        num_blocks = _count_blocks(settings, "none", block_bytes=block_bytes, other_bytes=0)
     else:
         check_bookkeeping(num_blocks, available_bytes=available_memory())
     return ServedModel(

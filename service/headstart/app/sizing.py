@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headstart.errors import ConfigError
+from headstart.model.config import ModelConfig
 
 DEFAULT_MEMORY_FRACTION = 0.9
 # Without a wish a pod takes no more than this, however much memory the machine has.
@@ -45,7 +46,7 @@ def count_blocks(
     """Usable KV blocks: the exact number when set, else what fits the bytes, else what fits a share of the memory.
 
     `block_bytes` is what one block takes over all layers. Raises ConfigError when not even one fits, or when more is
-    wanted than there is: the pages are only touched later, so the system would kill a pod that already serves.
+    wanted than there is: the system would kill a pod that already serves.
     """
     if num_blocks is not None:
         _check_room("cache.num_blocks", num_blocks * block_bytes, available_bytes)
@@ -62,6 +63,15 @@ def count_blocks(
     return wanted_bytes // block_bytes
 
 
+def step_bytes(config: ModelConfig, max_tokens: int) -> int:
+    """The most that a step of so many tokens takes beside weights and K/V: float32 rows between the layers, of which
+    there may be room for twice as many, and logits of every token where a prompt's logprobs are asked for."""
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    row = 2 * hidden + max(hidden, q, inner) + max(q + 2 * kv, 2 * inner)
+    return 4 * max_tokens * (2 * row + config.vocab_size)
+
+
 def check_bookkeeping(num_blocks: int, *, available_bytes: int) -> None:
     """For blocks without storage. Raises ConfigError when the account of so many would fill the memory."""
     wanted_bytes = num_blocks * _BOOKKEEPING_BYTES
@@ -76,7 +86,9 @@ def check_bookkeeping(num_blocks: int, *, available_bytes: int) -> None:
 def _check_room(key: str, wanted_bytes: int, available_bytes: int) -> None:
     if wanted_bytes > available_bytes:
         wanted, available = wanted_bytes / 2**30, available_bytes / 2**30
-        raise ConfigError(f"{key}: the KV pool would take {wanted:.1f} GiB and the weights leave {available:.1f} GiB")
+        raise ConfigError(
+            f"{key}: the KV pool would take {wanted:.1f} GiB, and weights and steps leave {available:.1f} GiB"
+        )
 
 
 def fit_max_len(*, wanted: int | None, model_len: int, num_blocks: int, block_size: int) -> int:

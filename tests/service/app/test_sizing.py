@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 from headstart.app.model import open_model
-from headstart.app.sizing import MAX_DEFAULT_BYTES, available_memory, check_bookkeeping, count_blocks, fit_max_len
+from headstart.app.sizing import (
+    MAX_DEFAULT_BYTES,
+    available_memory,
+    check_bookkeeping,
+    count_blocks,
+    fit_max_len,
+    step_bytes,
+)
 from headstart.config import load_settings
 from headstart.errors import ConfigError
+from headstart.model.source import BUILT_IN, resolve_source
+from headstart.model.weights import open_checkpoint
 
 BLOCK_BYTES = 368_640  # SmolLM2-135M in bfloat16, 16 tokens
 
@@ -54,11 +63,17 @@ def test_memory_for_less_than_one_block_is_refused_with_the_key() -> None:
 
 
 def test_a_pool_that_the_machine_cannot_hold_is_refused_with_the_key() -> None:
-    with pytest.raises(ConfigError, match=r"^cache\.num_blocks: .* take 343\.3 GiB and the weights leave 16\.0 GiB$"):
+    with pytest.raises(ConfigError, match=r"^cache\.num_blocks: .* 343\.3 GiB, and weights and steps leave 16\.0 GiB$"):
         _blocks(num_blocks=1_000_000, available_bytes=16 << 30)
     with pytest.raises(ConfigError, match=r"^cache\.memory_bytes: .* take 32\.0 GiB"):
         _blocks(memory_bytes=32 << 30, available_bytes=16 << 30)
     assert _blocks(num_blocks=7, available_bytes=7 * BLOCK_BYTES) == 7
+
+
+def test_a_step_may_need_all_logits_and_twice_its_rows_between_the_layers() -> None:
+    config = open_checkpoint(resolve_source(BUILT_IN)).config
+    between = 576 + 576 + 1536 + 2 * 1536
+    assert step_bytes(config, 10) == 10 * 4 * (2 * between + 49_152)
 
 
 def test_a_pool_without_storage_is_bounded_by_the_account_of_it() -> None:
