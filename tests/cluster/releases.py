@@ -93,6 +93,12 @@ def scale(release: Release, count: int) -> None:
     kube.run("scale", f"deployment/{release.name}-engine", f"--replicas={count}", f"--namespace={release.namespace}")
 
 
+def await_pool(release: Release, count: int) -> None:
+    """Until its EnginePool says that it has so many pods, all of which take requests."""
+    counted = {"total": count, "ready": count}
+    kube.until(f"{count} pods in the pool", lambda: release.pool().get("status", {}).get("pods") == counted)
+
+
 def _give(release: Release, verb: str, values: Mapping[str, Any] | None, *options: str) -> None:
     """The values as QUICK with `values` over them."""
     given = json.dumps(_merged(QUICK, values or {}))

@@ -32,7 +32,7 @@ def undisturbed(release: Release) -> tuple[int, ...]:
 @pytest.fixture
 def stream(release: Release, undisturbed: tuple[int, ...], tmp_path: Path) -> client.Stream:
     """One that has begun."""
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
     started = client.Stream(release.address, _PROMPT, tmp_path / "stream.jsonl", max_tokens=_MAX_TOKENS)
     started.await_tokens(5)
     return started
@@ -59,30 +59,30 @@ def test_an_answer_and_the_status_go_on_when_the_leading_router_is_killed(
     assert stream.finish().token_ids == undisturbed
     kube.until("another holder", lambda: release.holder() not in ("", holder))
     releases.scale(release, 1)
-    _await_pods(release, 1)
+    releases.await_pool(release, 1)
     releases.scale(release, 2)
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
 
 
 def test_answers_go_on_while_the_api_server_is_away(release: Release) -> None:
     address = release.address
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
     programs.stop("apiserver", kill=True)
     try:
         assert client.generate(address, f"{_PROMPT} Begin.").token_ids
     finally:
         control_plane.start_api_server()
     releases.scale(release, 1)
-    _await_pods(release, 1)
+    releases.await_pool(release, 1)
     releases.scale(release, 2)
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
 
 
 def test_answers_go_on_when_a_node_is_lost_and_its_pods_are_replaced(
     release: Release, undisturbed: tuple[int, ...], tmp_path: Path
 ) -> None:
     here, lost = place.NODES
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
     (router,) = [pod for pod in release.pods("operator") if pod["spec"]["nodeName"] == here.name]
     endpoint = f"{router['status']['podIP']}:50051"
     streams = [_start(endpoint, tmp_path / f"{number}.jsonl") for number in range(4)]
@@ -98,7 +98,7 @@ def test_answers_go_on_when_a_node_is_lost_and_its_pods_are_replaced(
     finally:
         network.set_link(lost, up=True)
     kube.run("wait", "--for=condition=Ready", f"node/{lost.name}", "--timeout=60s")
-    _await_pods(release, 2)
+    releases.await_pool(release, 2)
 
 
 def _start(endpoint: str, output: Path) -> client.Stream:
@@ -108,11 +108,6 @@ def _start(endpoint: str, output: Path) -> client.Stream:
 def _are_on(release: Release, node: place.Node) -> bool:
     pods = [*release.pods("engine"), *release.pods("operator")]
     return len(pods) == 4 and all(pod["spec"]["nodeName"] == node.name and kube.is_ready(pod) for pod in pods)
-
-
-def _await_pods(release: Release, count: int) -> None:
-    counted = {"total": count, "ready": count}
-    kube.until(f"{count} pods in the pool", lambda: release.pool().get("status", {}).get("pods") == counted)
 
 
 def _kill_container(pod: kube.Json) -> None:

@@ -91,8 +91,7 @@ def test_an_engine_pod_has_no_token(release: Release) -> None:
 
 def test_two_releases_do_not_see_each_other(release: Release, neighbour: Release) -> None:
     for each, count in ((release, 1), (neighbour, 2)):
-        counted = {"total": count, "ready": count}
-        kube.until(f"{count} pods", lambda each=each, counted=counted: each.pool()["status"]["pods"] == counted)
+        releases.await_pool(each, count)
         names = {kube.name_of(pod) for pod in each.pods("engine")}
         answers = [client.generate(each.address, f"{client.RULES}{number}") for number in range(4)]
         assert {answer.pod for answer in answers} <= names
