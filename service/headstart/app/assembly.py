@@ -149,19 +149,13 @@ def _limits(settings: Settings, model: ServedModel) -> Limits:
         model=model.name,
         max_len=model.max_len,
         vocab_size=model.vocab_size,
-        max_token_bytes=_longest_token(model.tokenizer),
+        max_token_bytes=model.tokenizer.token_bytes.longest if model.tokenizer else 1,
         max_prompt_bytes=limits.max_prompt_bytes,
         max_n=limits.max_n,
         max_logprobs=limits.max_logprobs,
         max_stop_strings=limits.max_stop_strings,
         has_priorities=settings.scheduler.policy == "priority",
     )
-
-
-def _longest_token(tokenizer: Tokenizer | None) -> int:
-    if tokenizer is None:
-        return 1
-    return max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
 
 
 def _identity(settings: Settings, model: ServedModel, *, epoch: str, root: bytes) -> PodIdentity:

@@ -26,6 +26,8 @@ class TokenBytes:
         self._spelt: dict[int, bytes] = {}
         self.size = max(_last_id(raw["model"]), max(self._added, default=-1)) + 1
         """One more than the largest id."""
+        self.longest = self._longest(raw)
+        """No token has more bytes than this, and hardly fewer has the longest."""
 
     def __call__(self, token_id: int) -> bytes:
         spelt = self._spelt.get(token_id)
@@ -36,6 +38,15 @@ class TokenBytes:
             return b""
         spelt = self._spelt[token_id] = self._spell(token, token_id in self._added)
         return spelt
+
+    def _longest(self, raw: Mapping[str, Any]) -> int:
+        """Without spelling them all. In byte-level letters a character is a byte; else UTF-8 is never too short."""
+        vocabulary = raw["model"].get("vocab") or ()
+        ids = vocabulary if isinstance(vocabulary, Mapping) else {entry[0]: i for i, entry in enumerate(vocabulary)}
+        tokens = [token for token, token_id in ids.items() if token_id not in self._added]
+        added = [len(entry["content"].encode()) for entry in raw.get("added_tokens") or ()]
+        is_by_letter = self._spell is _spell_byte_level and set("".join(tokens)) <= _LETTERS
+        return max([*map(len, tokens if is_by_letter else map(str.encode, tokens)), *added, 1])
 
 
 def nodes(part: Any) -> Iterator[Mapping[str, Any]]:
@@ -85,6 +96,7 @@ def _byte_level_alphabet() -> dict[int, int]:
 
 
 _BYTE_LEVEL = _byte_level_alphabet()
+_LETTERS = frozenset(chr(code) for code in range(0x180) if _BYTE_LEVEL.get(code, code) < 0x100)
 
 
 def _last_id(model: Mapping[str, Any]) -> int:

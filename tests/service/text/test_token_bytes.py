@@ -55,6 +55,14 @@ def test_asked_again_a_token_has_the_same_bytes() -> None:
     assert spell(0) == spell(0) == b"a"
 
 
+def test_the_longest_token_is_counted_in_bytes() -> None:
+    assert token_bytes({"ĠĠa": 0, "b": 1}, BYTE_LEVEL).longest == 3
+    assert token_bytes({"ĠĠa": 0, "日本": 1}, BYTE_LEVEL).longest == 6
+    assert token_bytes({"a": 0}, BYTE_LEVEL, 日本=1).longest == 6
+    assert token_bytes({"日本": 0, "<0xE2>": 1}, FALLBACK).longest >= 6
+    assert token_bytes({}, BYTE_LEVEL).longest == 1
+
+
 def test_an_unknown_decoder_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="WordPiece"):
         token_bytes({"a": 0}, {"type": "WordPiece", "prefix": "##", "cleanup": True})
