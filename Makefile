@@ -70,10 +70,10 @@ test: $(STAMP) ## the whole test suite
 
 # IMAGE_STAGES="pod-cpu pod-gpu operator", IMAGE_TAG and IMAGE_ENGINE choose; IMAGE_OUT=folder writes archives there.
 image: ## the container images, with docker, podman or buildah
-	image/build
+	helm/image/build
 
 test-image: $(STAMP) ## build the images of pod and operator, run them as containers, as root with runc
-	IMAGE_STAGES="pod-cpu operator" IMAGE_OUT="$(abspath build/images)" image/build
+	IMAGE_STAGES="pod-cpu operator" IMAGE_OUT="$(abspath build/images)" helm/image/build
 	IMAGES="$(abspath build/images)" $(BIN)/python -m pytest tests/image $(PYTEST_ARGS)
 
 # A real Kubernetes cluster from plain binaries, as root: two nodes in network namespaces of this machine. The first time

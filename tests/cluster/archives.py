@@ -24,7 +24,7 @@ _SHOWN_LINES = 30
 _COPIED = (
     "Dockerfile",
     ".dockerignore",
-    "image",
+    "helm/image",
     "CMakeLists.txt",
     "LICENSE",
     "pyproject.toml",

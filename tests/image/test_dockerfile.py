@@ -85,14 +85,14 @@ def test_the_context_holds_what_the_stages_copy_and_no_tests() -> None:
 
 
 def test_the_scripts_of_the_images_are_valid_shell() -> None:
-    for script in (ROOT / "image" / name for name in ("build", "fill_environment", "stand_in_base")):
+    for script in (ROOT / "helm" / "image" / name for name in ("build", "fill_environment", "stand_in_base")):
         shell = script.read_text().splitlines()[0].split("/")[-1].split()[-1]
         subprocess.run([shell, "-n", script], check=True)
 
 
 def test_the_gpu_images_pins_begin_where_the_others_end_and_hold_what_the_extra_names() -> None:
     common = _pins("requirements.lock")
-    own = _pins("image/requirements-gpu.lock")
+    own = _pins("helm/image/requirements-gpu.lock")
     assert common.keys() & own.keys() == set()
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
     assert dict(line.split("==") for line in extra).items() <= (common | own).items()
