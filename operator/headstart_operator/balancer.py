@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.limits import Limits
-from headstart.edge.validation import check_generate, unknown_model
+from headstart.edge.validation import check_generate, check_prompt, unknown_model
 from headstart.errors import AlreadyExistsError, HeadstartError, InvalidRequestError, UnavailableError
 
 from headstart_operator.admission import RECHECK_S, Admission, Arrival, QueueLimits
@@ -115,6 +115,7 @@ class Balancer:
         """
         await self._await_return(request.model)
         groups = self._groups(request.model)
+        field = request.WhichOneof("prompt") or "prompt"
         request_id = request.request_id or secrets.token_hex(12)
         seed = request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(_SEED_BITS)
         readings: list[Reading] = []
@@ -131,6 +132,7 @@ class Balancer:
                 if tokenized is None:
                     tokenized = await tokenize(request, entry, request_id=request_id, seed=seed)
                     read[group.tokenizer_fingerprint] = tokenized
+                check_prompt(field, tokenized.token_ids, entry.limits)
                 readings.append(await understand(tokenized, entry, views[0]))
             except HeadstartError as error:
                 refusals.append((max_len, error))

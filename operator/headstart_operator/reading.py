@@ -13,7 +13,6 @@ from typing import NamedTuple
 from headstart.contract.prefix import encode_extras, reads_cache
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.wire import outer_fields, unpack_ids
-from headstart.edge.validation import check_prompt
 
 from headstart_operator.catalog import Entry
 from headstart_operator.hashing import PrefixHasher
@@ -74,10 +73,10 @@ class Tokenized(NamedTuple):
 async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str, seed: int) -> Tokenized:
     """Token ids for a prompt that has none. One that has them gets id and seed in place: it is not copied.
 
-    Raises InvalidRequestError, FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
+    Whether the group takes as many is not looked at: others of the same tokenizer may. Raises InvalidRequestError,
+    FailedPreconditionError without a tokenizer, UnavailableError when too many wait for it.
     """
-    field = request.WhichOneof("prompt") or "prompt"
-    if field != "token_ids":
+    if request.WhichOneof("prompt") != "token_ids":
         token_ids = await entry.prompts.read(request)
         prompt = request
         request = pb.GenerateRequest()
@@ -85,9 +84,7 @@ async def tokenize(request: pb.GenerateRequest, entry: Entry, *, request_id: str
         request.token_ids.ids.extend(token_ids)
     request.request_id = request_id
     request.sampling.seed = seed
-    tokenized = _encode(request)
-    check_prompt(field, tokenized.token_ids, entry.limits)
-    return tokenized
+    return _encode(request)
 
 
 def _encode(request: pb.GenerateRequest) -> Tokenized:

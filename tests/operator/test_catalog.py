@@ -13,7 +13,7 @@ from headstart.contract import codec
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.edge.validation import check_generate
-from headstart.errors import InvalidRequestError, UnavailableError
+from headstart.errors import UnavailableError
 from headstart.model.source import resolve_source
 from headstart.model.weights import open_checkpoint
 from headstart.text.tokenizer import Tokenizer, load_gguf
@@ -118,15 +118,6 @@ async def test_one_tokenizer_is_fetched_for_all_pods_of_a_group_and_reads_as_the
     chat = pb.GenerateRequest(chat=pb.Chat(messages=[message]))
     check_generate(chat, entry.limits)
     assert len((await tokenize(chat, entry, request_id="x", seed=0)).token_ids) > 5
-
-
-async def test_a_text_that_cannot_fit_is_refused_by_the_name_of_its_field(
-    stack: AsyncExitStack, catalog: Catalog, tokenizer: Tokenizer
-) -> None:
-    view = await _serve(stack, Pod(tokenizer, context_length=20), "a", tokenizer.fingerprint)
-    entry = await catalog.entry([view])
-    with pytest.raises(InvalidRequestError, match="text: the prompt has"):
-        await tokenize(pb.GenerateRequest(text="word " * 40), entry, request_id="x", seed=0)
 
 
 async def test_a_tokenizer_that_is_not_the_announced_one_is_not_believed(

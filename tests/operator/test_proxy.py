@@ -392,6 +392,20 @@ async def test_a_request_too_long_for_all_groups_is_told_the_most_that_fits_any(
             await generate(r.stub, _request(length=300))
 
 
+async def test_a_text_goes_to_the_groups_that_it_fits_though_all_share_a_tokenizer() -> None:
+    short = {"cache__hash_seed": "another fleet", "model__max_len": 50}
+    async with rig(3, first=short, model__max_len=70) as r:
+        texts = r.operator.balancer._catalog._texts
+        texts[""] = replace(texts[""], prompts=AnyPrompt(None, None))
+        job = await r.operator.balancer.read(pb.GenerateRequest(text="64 ids", max_tokens=4))
+        assert {ranked.view.name for ranked in r.operator.balancer.explain(job)} == {"pod-1", "pod-2"}
+    async with rig(3, first=short, model__max_len=60) as r:
+        texts = r.operator.balancer._catalog._texts
+        texts[""] = replace(texts[""], prompts=AnyPrompt(None, None))
+        with pytest.raises(grpc.aio.AioRpcError, match="text: the prompt has 64 tokens; at most 59 fit"):
+            await generate(r.stub, pb.GenerateRequest(text="64 ids", max_tokens=4))
+
+
 async def test_a_slow_reader_slows_its_own_stream_only() -> None:
     async with rig(1) as r:
         slow = r.stub.Generate(_request(1, max_tokens=2000), timeout=60)
