@@ -254,13 +254,12 @@ class Balancer:
         self, readings: Sequence[Reading], *, failed: Collection[PodKey], needs_room: bool
     ) -> list[tuple[Reading, Ranked]]:
         """Candidates of all groups. Within a group the order is the fleet's: ties are not for their cost to decide."""
-        by_group = [
-            [
-                (reading, each)
-                for each in self._fleet.rank(reading.group, reading.query, excluded=failed, has_room=needs_room)
-            ]
-            for reading in readings
-        ]
+        longest = _longest(readings)
+        by_group = []
+        for reading in readings:
+            excluded = self._unfit(reading, longest).union(failed)
+            ranked = self._fleet.rank(reading.group, reading.query, excluded=excluded, has_room=needs_room)
+            by_group.append([(reading, each) for each in ranked])
         if len(by_group) == 1:
             return by_group[0]
         return list(heapq.merge(*by_group, key=lambda pair: pair[1].cost_s))
@@ -272,16 +271,37 @@ class Balancer:
         started_s = self._clock()
         ranked = self._ranked(readings, failed=failed, needs_room=needs_room)
         if not ranked:
-            groups = {reading.group for reading in readings}
-            if any(view.group in groups and view.key not in failed for view in self._fleet.snapshot()):
+            if self._may_come(readings, failed) or self._fleet.is_expected(readings[0].group.model):
                 return None
-            if any(self._fleet.is_expected(group.model) for group in groups):
-                return None
-            raise UnavailableError("no pod serves this model now", retry_after_s=1.0)
+            is_short = any(view.key not in failed for reading in readings for view in self._views(reading.group))
+            served = "a request of this length" if is_short else "this model"
+            raise UnavailableError(f"no pod serves {served} now", retry_after_s=1.0)
         reading, best = ranked[0]
         self._fleet.place(request_id, best, reading.query)
         self._metrics.decided(self._clock() - started_s)
         return Claim(request_id=request_id, reading=reading, ranked=best, num_candidates=len(ranked))
 
+    def _unfit(self, reading: Reading, longest: int) -> set[PodKey]:
+        """Pods of its group whose context is too short for it, or not known yet."""
+        least_len, length_of = reading.least_len(longest), self._catalog.context_length
+        return {view.key for view in self._views(reading.group) if (length_of(view.key) or 0) < least_len}
+
+    def _may_come(self, readings: Sequence[Reading], failed: Collection[PodKey]) -> bool:
+        """Whether a pod that is there may take one of them later: it is full, or has not said its context yet."""
+        longest = _longest(readings)
+        least_lens = {reading.group: reading.least_len(longest) for reading in readings}
+        for view in self._fleet.snapshot():
+            least_len = least_lens.get(view.group)
+            if least_len is None or view.key in failed:
+                continue
+            if (self._catalog.context_length(view.key) or least_len) >= least_len:
+                return True
+        return False
+
     def _give_back(self, claim: Claim) -> None:
         self.settle(claim)
+
+
+def _longest(readings: Sequence[Reading]) -> int:
+    """Tokens that prompt and output may have together where most are taken."""
+    return max(reading.entry.limits.max_len for reading in readings)

@@ -89,7 +89,7 @@ class Catalog:
                 raise UnavailableError("no pod of this model answers yet", retry_after_s=1.0)
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             known = [view for view in views if self._is_known(view)]
-        # Pods of one group may allow requests of different lengths: whoever is asked refuses by itself.
+        # Pods of one group may allow requests of different lengths: who can take one is seen when a pod is chosen.
         model = max((self._models[view.key] for view in known), key=lambda each: each.context_length)
         text = self._texts[known[0].group.tokenizer_fingerprint]
         return Entry(
@@ -99,6 +99,11 @@ class Catalog:
             document=text.document,
             hasher=self._hasher,
         )
+
+    def context_length(self, key: PodKey) -> int | None:
+        """Tokens that prompt and output share on this pod; None before it has said."""
+        model = self._models.get(key)
+        return None if model is None else model.context_length
 
     def is_prepared(self, views: Collection[PodView]) -> bool:
         """Whether each of them has said all that its requests need."""

@@ -39,6 +39,19 @@ class Reading:
     view: PodView
     """Any pod of the group: what it says of blocks and of the hash root holds for all."""
 
+    def least_len(self, longest: int) -> int:
+        """Tokens that a pod must take to run this as well as one that takes `longest` would.
+
+        A pod that would cut the output short of `max_tokens` is not enough while another gives all of it.
+        """
+        num_prompt_tokens = len(self.request.token_ids.ids)
+        whole = num_prompt_tokens + self.request.max_tokens
+        if num_prompt_tokens < whole <= longest:
+            return whole
+        resumed = max((len(choice.token_ids) for choice in self.request.resume.choices), default=0)
+        # More than the longest takes is refused by that one, in its words.
+        return min(longest, num_prompt_tokens + max(1, self.request.min_tokens, resumed))
+
     async def continued(self, request: pb.GenerateRequest, numerics_id: str) -> Reading:
         """The reading of what is left to do: tokens that were delivered count as prompt."""
         reading = await understand(_encode(request), self.entry, self.view)

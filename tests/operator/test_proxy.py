@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.edge.prompts import PromptReader
+from headstart.errors import UnavailableError
 from headstart.telemetry.signals import Signals
 from operator_rig import Answer, Rig, generate, prompt, rig, until
 
@@ -404,6 +405,39 @@ async def test_a_text_goes_to_the_groups_that_it_fits_though_all_share_a_tokeniz
         texts[""] = replace(texts[""], prompts=AnyPrompt(None, None))
         with pytest.raises(grpc.aio.AioRpcError, match="text: the prompt has 64 tokens; at most 59 fit"):
             await generate(r.stub, pb.GenerateRequest(text="64 ids", max_tokens=4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_candidates"),
+    [
+        ({"length": 98}, 1),  # and 4 more
+        ({"length": 90, "min_tokens": 20, "max_tokens": 500}, 1),
+        ({"length": 90, "max_tokens": 500, "resume": pb.Resume(choices=[{"token_ids": [1] * 20}])}, 1),
+        ({"length": 90, "max_tokens": 50}, 1),
+        ({"length": 90, "max_tokens": 500}, 2),  # neither gives as many
+        ({"length": 96}, 2),
+    ],
+)
+async def test_pods_of_one_group_whose_context_is_too_short_are_no_candidates(
+    fields: dict[str, Any], num_candidates: int
+) -> None:
+    async with rig(2, first={"model__max_len": 100}, model__max_len=200) as r:
+        assert len(r.operator.fleet.groups()) == 1
+        job = await r.operator.balancer.read(_request(**fields))
+        names = [ranked.view.name for ranked in r.operator.balancer.explain(job)]
+        assert (len(names), "pod-1" in names) == (num_candidates, True)
+        answers = await asyncio.gather(*(generate(r.stub, _request(start, 150, n=2)) for start in range(4)))
+        assert {each.finished[0].route.pod for each in answers} == {"pod-1"}
+
+
+async def test_what_no_pod_has_room_for_is_refused_in_the_words_of_the_longest_and_does_not_wait_for_it() -> None:
+    async with rig(2, first={"model__max_len": 100}, model__max_len=200) as r:
+        with pytest.raises(grpc.aio.AioRpcError, match="min_tokens: 60 tokens; the prompt leaves room for 50"):
+            await generate(r.stub, _request(length=150, min_tokens=60, max_tokens=90))
+        job = await r.operator.balancer.read(_request(length=150))
+        await r.pods[1].stop()
+        with pytest.raises(UnavailableError, match="of this length"):
+            await r.operator.balancer.admit(job, deadline_s=None)
 
 
 async def test_a_slow_reader_slows_its_own_stream_only() -> None:
