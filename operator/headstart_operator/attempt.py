@@ -161,8 +161,7 @@ class Attempt:
             return
         if finished.index == 0:
             yield from self._end_prologue()
-            # Of a continuation nothing is learnt: what its pod found is not what requests find.
-            self.usage = finished.usage if self._beginning is None else None
+            self.usage = finished.usage
         elif self._prologue is not None:
             self._prologue.append(raw)
             return

@@ -49,15 +49,24 @@ class Claim:
     def view(self) -> PodView:
         return self.ranked.view
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.reading.request.token_ids.ids)
+
+    @property
+    def predicted_cached_tokens(self) -> int:
+        """As the pod will count what it found: of the prompt, without output that a request brings along."""
+        return min(self.ranked.predicted_cached_tokens, self.num_prompt_tokens)
+
     def route(self) -> pb.Route:
         """The receipt."""
-        return route_of(self.ranked, self.num_candidates)
+        return route_of(self.ranked, self.num_candidates, num_prompt_tokens=self.num_prompt_tokens)
 
 
-def route_of(ranked: Ranked, num_candidates: int) -> pb.Route:
+def route_of(ranked: Ranked, num_candidates: int, *, num_prompt_tokens: int) -> pb.Route:
     return pb.Route(
         pod=ranked.view.name,
-        predicted_cached_tokens=ranked.predicted_cached_tokens,
+        predicted_cached_tokens=min(ranked.predicted_cached_tokens, num_prompt_tokens),
         matched_blocks=ranked.matched_blocks,
         candidates=num_candidates,
         queue_s=ranked.queue_s,
@@ -187,9 +196,14 @@ class Balancer:
             return None
 
     def settle(self, claim: Claim, usage: pb.Usage | None = None) -> None:
-        """Give the place back. `usage` is what the pod counted, of a request that ended well."""
+        """Give the place back. `usage` is what the pod counted, of a request that ended well.
+
+        Of one that goes on where another broke off nothing is learnt: what is found for it is not what requests find.
+        """
+        if claim.reading.request.resume.choices:
+            usage = None
         if usage is not None:
-            predicted = claim.ranked.predicted_cached_tokens
+            predicted = claim.predicted_cached_tokens
             self._metrics.ended(predicted_tokens=predicted, actual_tokens=usage.cached_tokens)
         self._fleet.settle(
             claim.request_id,

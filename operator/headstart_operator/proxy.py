@@ -111,7 +111,7 @@ class _Progress:
         emitted = self.delivery.emitted()
         for index in sorted(self.delivery.unfinished):
             usage = pb.Usage(
-                prompt_tokens=self._num_prompt_tokens(),
+                prompt_tokens=self.original.num_prompt_tokens,
                 cached_tokens=self.beginning().cached_tokens if self.delivery.has_begun else 0,
                 completion_tokens=len(emitted[index]),
             )
@@ -121,8 +121,7 @@ class _Progress:
 
     def beginning(self) -> Beginning:
         """What the client's first token came with. Of use once there was one."""
-        foretold = self.original.ranked.predicted_cached_tokens
-        return Beginning(self.ttft_s or 0.0, min(foretold, self._num_prompt_tokens()))
+        return Beginning(self.ttft_s or 0.0, self.original.predicted_cached_tokens)
 
     def span_attributes(self) -> dict[str, AttributeValue]:
         """The route; that of the last pod, when there were several."""
@@ -130,14 +129,11 @@ class _Progress:
         return {
             "gen_ai.response.id": self.job.request_id,
             "headstart.route.pod": claim.view.name,
-            "headstart.route.predicted_cached_tokens": claim.ranked.predicted_cached_tokens,
+            "headstart.route.predicted_cached_tokens": claim.predicted_cached_tokens,
             "headstart.route.matched_blocks": claim.ranked.matched_blocks,
             "headstart.route.candidates": claim.num_candidates,
             "headstart.route.attempts": self.num_attempts,
         }
-
-    def _num_prompt_tokens(self) -> int:
-        return len(self.original.reading.request.token_ids.ids)
 
 
 class Proxy:
@@ -296,5 +292,5 @@ def _trailers(progress: _Progress, attempt: Attempt) -> Metadata:
     passed.setdefault(POD_KEY, in_metadata(claim.view.name))
     if CACHED_KEY in passed and progress.num_continuations:
         passed[CACHED_KEY] = str(progress.beginning().cached_tokens)
-    passed[PREDICTED_KEY] = str(claim.ranked.predicted_cached_tokens)
+    passed[PREDICTED_KEY] = str(claim.predicted_cached_tokens)
     return tuple(passed.items())

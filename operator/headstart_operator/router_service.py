@@ -39,9 +39,10 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         job = await self._balancer.read(request)
         ranked = self._balancer.explain(job)
         query = job.readings[0].query
+        num_prompt_tokens = len(job.readings[0].request.token_ids.ids)
         return router_pb2.Explanation(
-            route=route_of(ranked[0], len(ranked)) if ranked else None,
-            ranked=[self._candidate(each) for each in ranked],
+            route=route_of(ranked[0], len(ranked), num_prompt_tokens=num_prompt_tokens) if ranked else None,
+            ranked=[self._candidate(each, num_prompt_tokens) for each in ranked],
             prompt_tokens=query.prompt_tokens,
             prompt_blocks=len(query.hashes),
         )
@@ -88,14 +89,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             group="/".join(part[:_DIGEST_CHARS] for part in view.group if part),
         )
 
-    def _candidate(self, ranked: Ranked) -> router_pb2.Candidate:
+    def _candidate(self, ranked: Ranked, num_prompt_tokens: int) -> router_pb2.Candidate:
         return router_pb2.Candidate(
             pod=ranked.view.name,
             cost_s=ranked.cost_s,
             queue_s=ranked.queue_s,
             work_s=ranked.work_s,
             matched_blocks=ranked.matched_blocks,
-            predicted_cached_tokens=ranked.predicted_cached_tokens,
+            predicted_cached_tokens=min(ranked.predicted_cached_tokens, num_prompt_tokens),
             has_room=ranked.view.has_room,
         )
 

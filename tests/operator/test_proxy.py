@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
+from headstart.contract.proto import router_pb2_grpc
 from headstart.edge.prompts import PromptReader
 from headstart.errors import UnavailableError
 from headstart.telemetry.signals import Signals
@@ -296,6 +297,26 @@ async def test_a_client_goes_on_after_its_own_operator_died() -> None:
         answer = await generate(r.stub, rest)
         assert answer.token_ids[0] == whole.token_ids[0][6:]
         assert answer.finished[0].usage.completion_tokens == 10
+
+
+async def test_of_output_that_a_client_brings_along_nothing_is_foretold_and_nothing_learnt() -> None:
+    async with rig(1) as r:
+        whole = await generate(r.stub, _request(length=76, max_tokens=40))
+        await until(lambda: r.operator.fleet.index.num_blocks() >= 7)
+        errors = 'headstart_route_predicted_minus_actual_tokens_bucket{le="+Inf"}'
+        seen = r.operator.fleet.hit_ratio("")
+        assert _sample(r.operator.signals, errors) == 1
+        for num_resumed in (36, 40):
+            resume = pb.Resume(choices=[{"token_ids": whole.token_ids[0][:num_resumed]}])
+            request = _request(length=76, max_tokens=40, resume=resume)
+            explained = await router_pb2_grpc.RouterStub(r.channel).Explain(request)
+            answer = await generate(r.stub, request)
+            route = answer.finished[0].route
+            assert (route.predicted_cached_tokens, answer.trailers["headstart-predicted-cached-tokens"]) == (76, "76")
+            assert {each.predicted_cached_tokens for each in (explained.route, *explained.ranked)} == {76}
+        await _settled(r)
+        assert _sample(r.operator.signals, errors) == 1
+        assert r.operator.fleet.hit_ratio("") == seen == 0.0
 
 
 async def _break_off(call: Any) -> int:
