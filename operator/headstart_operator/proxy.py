@@ -116,7 +116,11 @@ class _Progress:
                 completion_tokens=len(emitted[index]),
             )
             yield pb.Finished(
-                index=index, finish_reason=pb.FINISH_REASON_CANCELLED, usage=usage, route=self.claim.route()
+                index=index,
+                finish_reason=pb.FINISH_REASON_CANCELLED,
+                usage=usage,
+                timings=pb.Timings(ttft_s=self.beginning().ttft_s),
+                route=self.claim.route(),
             )
 
     def beginning(self) -> Beginning:

@@ -224,6 +224,7 @@ async def test_with_no_pod_left_a_begun_stream_ends_once_and_unavailable() -> No
         assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
         assert sorted(answer.finished) == [0, 1]
         assert {each.finish_reason for each in answer.finished.values()} == {pb.FINISH_REASON_CANCELLED}
+        assert all(0.0 < each.timings.ttft_s < 30.0 for each in answer.finished.values())
         await until(lambda: not r.operator.fleet.snapshot())
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await generate(r.stub, _request())
