@@ -224,11 +224,22 @@ async def test_with_no_pod_left_a_begun_stream_ends_once_and_unavailable() -> No
         assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
         assert sorted(answer.finished) == [0, 1]
         assert {each.finish_reason for each in answer.finished.values()} == {pb.FINISH_REASON_CANCELLED}
-        assert all(0.0 < each.timings.ttft_s < 30.0 for each in answer.finished.values())
         await until(lambda: not r.operator.fleet.snapshot())
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await generate(r.stub, _request())
         assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_ends_that_a_stopping_router_makes_tell_when_the_first_token_came() -> None:
+    async with rig(1, **_STEP) as r:
+        call = r.stub.Generate(_request(max_tokens=200, n=2), timeout=30)
+        answer = Answer()
+        answer.take(await call.read())
+        r.operator.proxy.close()
+        with pytest.raises(grpc.aio.AioRpcError, match="the operator is stopping"):
+            await answer.read(call)
+        assert sorted(answer.finished) == [0, 1]
+        assert all(0.0 < each.timings.ttft_s < 30.0 for each in answer.finished.values())
 
 
 async def test_when_every_pod_refuses_the_client_learns_when_to_come_back() -> None:
