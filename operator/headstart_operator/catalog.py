@@ -27,9 +27,9 @@ from headstart_operator.view import PodView
 
 _TIMEOUT_S = 20.0
 
-# What only a pod's settings bound is left to the pod: it refuses in the same words.
+# The most that a pod's settings may say, for pods that do not tell what theirs say.
 _MAX_N = 128
-_MAX_LOGPROBS = 1000
+_MAX_LOGPROBS = 100
 _MAX_STOP_STRINGS = 1024
 
 MAX_REQUEST_ID_BYTES = 120
@@ -90,11 +90,12 @@ class Catalog:
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             known = [view for view in views if self._is_known(view)]
         # Pods of one group may allow requests of different lengths: who can take one is seen when a pod is chosen.
-        model = max((self._models[view.key] for view in known), key=lambda each: each.context_length)
+        models = [self._models[view.key] for view in known]
+        model = max(models, key=lambda each: each.context_length)
         text = self._texts[known[0].group.tokenizer_fingerprint]
         return Entry(
             model=model,
-            limits=self._limits(model, text),
+            limits=self._limits(model, models, text),
             prompts=text.prompts,
             document=text.document,
             hasher=self._hasher,
@@ -136,8 +137,8 @@ class Catalog:
                 vocab_size=max(model.vocab_size for model in models),
                 max_token_bytes=max((text.max_token_bytes for text in self._texts.values()), default=1),
                 max_prompt_bytes=self._max_prompt_bytes,
-                max_n=_MAX_N,
-                max_stop_strings=_MAX_STOP_STRINGS,
+                max_n=_told(models, "max_n", _MAX_N),
+                max_stop_strings=_told(models, "max_stop_strings", _MAX_STOP_STRINGS),
             )
         return self._widest
 
@@ -187,19 +188,25 @@ class Catalog:
         prompts = PromptReader(tokenizer, ChatTemplate.of(tokenizer), num_threads=self._num_threads)
         return _Text(prompts=prompts, document=document, max_token_bytes=longest)
 
-    def _limits(self, model: pb.Model, text: _Text) -> Limits:
+    def _limits(self, model: pb.Model, models: Collection[pb.Model], text: _Text) -> Limits:
         return Limits(
             model=model.name,
             max_len=model.context_length,
             vocab_size=model.vocab_size,
             max_token_bytes=text.max_token_bytes,
             max_prompt_bytes=self._max_prompt_bytes,
-            max_n=_MAX_N,
-            max_logprobs=_MAX_LOGPROBS,
-            max_stop_strings=_MAX_STOP_STRINGS,
+            max_n=_told(models, "max_n", _MAX_N),
+            max_logprobs=_told(models, "max_logprobs", _MAX_LOGPROBS),
+            max_stop_strings=_told(models, "max_stop_strings", _MAX_STOP_STRINGS),
             max_request_id_bytes=MAX_REQUEST_ID_BYTES,
             has_priorities=model.features.get("scheduling_policy") == "priority",
         )
+
+
+def _told(models: Collection[pb.Model], name: str, most: int) -> int:
+    """What the most generous of these pods takes, as its features tell it. `most` of one that does not."""
+    told = (model.features.get(name, "") for model in models)
+    return max(min(int(bound), most) if bound.isdecimal() else most for bound in told)
 
 
 def _build(document: bytes) -> tuple[Tokenizer, int]:

@@ -171,6 +171,7 @@ async def test_the_widest_limits_are_those_of_all_pods_together_for_as_long_as_t
         found.append(catalog.widest_limits().max_len)
     catalog.learn(views[:1])
     assert [*found, catalog.widest_limits().max_len] == [100, 200, 100]
+    assert catalog.widest_limits().max_n == 128  # the most of pods that do not tell theirs
 
 
 async def test_a_pod_that_is_away_is_still_known_when_it_comes_back(

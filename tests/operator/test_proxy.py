@@ -119,11 +119,24 @@ async def test_a_refusal_names_the_field_and_costs_no_pod_anything() -> None:
         assert len((await generate(r.stub, _request())).token_ids[0]) == 4
 
 
-async def test_a_limit_of_the_pods_own_is_refused_in_its_words() -> None:
-    async with rig(1) as r:
-        with pytest.raises(grpc.aio.AioRpcError, match="n: must be at most 8"):
-            await generate(r.stub, _request(n=9))
-        await _settled(r)
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"n": 17}, "n: must be at most 16"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs: must be at most 20"),
+        ({"n": 1 << 30}, "n: must be at most 16"),
+        ({"logprobs": 1000}, "logprobs: must be at most 20"),
+        ({"stop_strings": ["."] * 1025}, "stop_strings: 1025 entries; at most 16"),
+    ],
+)
+async def test_what_no_pod_takes_is_refused_by_the_limits_of_the_most_generous(
+    fields: dict[str, Any], words: str
+) -> None:
+    async with rig(2, first={"limits__max_n": 16}) as r:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await generate(r.stub, _request(**fields))
+        assert refusal.value.details() == words
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_an_unknown_model_is_not_found_and_several_need_a_name() -> None:

@@ -197,6 +197,9 @@ def _features(settings: Settings, model: ServedModel) -> dict[str, str]:
         "long_prefill_token_threshold": str(_prefill_cap(settings, model)),
         "max_partial_prefills": str(settings.scheduler.max_partial_prefills),
         "num_drafts": str(settings.speculation.num_drafts),
+        "max_n": str(settings.limits.max_n),
+        "max_logprobs": str(settings.limits.max_logprobs),
+        "max_stop_strings": str(settings.limits.max_stop_strings),
     }
 
 
