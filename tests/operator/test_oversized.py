@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import aiohttp
@@ -64,3 +65,14 @@ async def test_without_pods_a_body_is_not_looked_at() -> None:
                 assert response.status == 503
     finally:
         await operator.stop()
+
+
+async def test_metadata_that_the_router_takes_its_pods_take_too_and_more_is_always_refused() -> None:
+    request = pb.GenerateRequest(token_ids=prompt(1, 8), max_tokens=1)
+    async with rig(1) as r:
+        for size, code in ((9_000, "OK"), (15_700, "OK"), (16_400, "RESOURCE_EXHAUSTED")):
+            for _ in range(8):  # between gRPC's own two bounds chance decides
+                call = r.stub.Generate(request, metadata=(("x-big", "a" * size),))
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    assert [message async for message in call]
+                assert (await call.code()).name == code, await call.details()

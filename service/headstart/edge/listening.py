@@ -17,6 +17,12 @@ MAX_RECEIVE_BYTES = 32 * 1024 * 1024
 MAX_PROBE_BYTES = 64 * 1024
 """On a port for probes alone, which is open to everybody."""
 
+MAX_METADATA_BYTES = 16 * 1024
+"""Of one call, as HTTP/2 counts them: 32 bytes an entry beside its name and value."""
+
+ROUTER_METADATA_BYTES = 4 * 1024
+"""Room on a pod for what a router adds to a client's metadata: its own key, the trace, what it says of the request."""
+
 MIN_PING_INTERVAL_S = 5.0
 """Clients may send keepalive pings this often, also without a call in progress; oftener is answered by GOAWAY."""
 
@@ -25,8 +31,13 @@ MAX_CONCURRENT_CALLS = 4096
 """Above it gRPC answers RESOURCE_EXHAUSTED by itself."""
 
 
-def server_options(*, max_receive_bytes: int = MAX_RECEIVE_BYTES) -> list[tuple[str, int]]:
+def server_options(
+    *, max_receive_bytes: int = MAX_RECEIVE_BYTES, max_metadata_bytes: int = MAX_METADATA_BYTES
+) -> list[tuple[str, int]]:
     return [
+        # One bound: between gRPC's own two it refuses calls at random.
+        ("grpc.max_metadata_size", max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", max_metadata_bytes),
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_S * 1000)),

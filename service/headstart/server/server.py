@@ -22,7 +22,14 @@ from headstart.edge.entrance import Entrance
 from headstart.edge.health import HealthServicer
 from headstart.edge.interceptor import StatusInterceptor
 from headstart.edge.limits import Limits
-from headstart.edge.listening import MAX_CONCURRENT_CALLS, MAX_PROBE_BYTES, bind, server_options
+from headstart.edge.listening import (
+    MAX_CONCURRENT_CALLS,
+    MAX_METADATA_BYTES,
+    MAX_PROBE_BYTES,
+    ROUTER_METADATA_BYTES,
+    bind,
+    server_options,
+)
 from headstart.edge.message_sizes import SizeInterceptor
 from headstart.edge.tracing import TracingInterceptor
 from headstart.engine.handle import EngineHandle
@@ -83,7 +90,8 @@ class PodServer:
                 SizeInterceptor(lambda: services.limits),
                 TracingInterceptor(services.tracer),
             ],
-            options=server_options(),
+            # What a router takes a pod must take too.
+            options=server_options(max_metadata_bytes=MAX_METADATA_BYTES + ROUTER_METADATA_BYTES),
             maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(services.inference, self._server)
