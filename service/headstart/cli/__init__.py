@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors go to stderr as one short text, never as a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _take_any_text()
+    # gRPC's C core writes its own lines past every logging set-up: only what is wrong, unless somebody wants more.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         try:
             return _run(arguments)

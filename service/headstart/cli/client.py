@@ -31,6 +31,7 @@ _UNKNOWN_METHOD = "Method not found!"  # gRPC's own words, where a server has no
 _HINTS = {
     "Socket closed": "does {target} want TLS? Then add --tls or --ca-file",
     "WRONG_VERSION_NUMBER": "does {target} speak plain text? Then leave out --tls and --ca-file",
+    "Hostname Verification": "the certificate of {target} names another host: --tls-server-name says which to look for",
     "CERTIFICATE_VERIFY_FAILED": "--ca-file names who signed the server's certificate",
     "http1.x": "{target} speaks HTTP; the gRPC port is another one, 50051 by default",
     "": "is a pod running at {target}?",
@@ -145,9 +146,8 @@ def chat_message(role: str, text: str) -> pb.Message:
     return pb.Message(role=role, content=[pb.ContentPart(text=text)])
 
 
-@contextmanager
-def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
-    """A channel, closed on the way out."""
+def channel_options(access: Access) -> list[tuple[str, int | str]]:
+    """Of every channel of a command: a server that is gone or hangs ends its calls UNAVAILABLE within seconds."""
     options: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_retries", 0),
@@ -163,6 +163,13 @@ def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
     ]
     if access.server_name:
         options.append(("grpc.ssl_target_name_override", access.server_name))
+    return options
+
+
+@contextmanager
+def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
+    """A channel, closed on the way out."""
+    options = channel_options(access)
     if access.credentials is None:
         channel = grpc.insecure_channel(target, options=options)
     else:

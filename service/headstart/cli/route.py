@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import sys
 import typing
 
 from headstart.cli.flags import OPERATOR_SECTIONS, add_settings_flags, settings_from
+from headstart.cli.progress import teller
 from headstart.config import Settings
 
 if typing.TYPE_CHECKING:
@@ -33,16 +33,16 @@ def run(parsed: argparse.Namespace) -> int:
     from headstart.telemetry.logs import set_up_logging
 
     config = operator_config(settings)
-    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
+    is_json = settings.telemetry.log_format == "json"
+    set_up_logging(level=settings.telemetry.log_level, is_json=is_json)
+    tell = teller(is_json=is_json)
 
     def say_ready(operator: Operator) -> None:
         num_pods = len(operator.fleet.snapshot())
-        print(
-            f"headstart: routing to {num_pods} pods, gRPC on port {operator.grpc_port}, "
+        tell(
+            f"routing to {num_pods} pods, gRPC on port {operator.grpc_port}, "
             f"health on {operator.health_port}, HTTP on {operator.web.http_port}, "
-            f"metrics on {operator.web.metrics_port}",
-            file=sys.stderr,
-            flush=True,
+            f"metrics on {operator.web.metrics_port}"
         )
 
     return asyncio.run(serve(config, on_ready=say_ready))

@@ -10,11 +10,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headstart.app.loading import THREAD_NAME, ModelLoading
 from headstart.cli.flags import add_settings_flags, settings_from
-from headstart.cli.progress import LoadProgress
+from headstart.cli.progress import LoadProgress, teller
 from headstart.config import Settings
 from headstart.errors import HeadstartError
 from headstart.telemetry.logs import set_up_logging
@@ -35,22 +36,23 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_from(parsed)
     # The first process of a container has no default for it: until the pod listens, a signal would be lost.
     signal.signal(signal.SIGTERM, _exit_at_once)
-    set_up_logging(level=settings.telemetry.log_level, is_json=settings.telemetry.log_format == "json")
+    is_json = settings.telemetry.log_format == "json"
+    set_up_logging(level=settings.telemetry.log_level, is_json=is_json)
     # Nothing that imports leave behind is worth looking through until the pod is ready.
     gc.disable()
-    with LoadProgress() as progress:
-        code = _serve(settings, progress)
+    with LoadProgress(is_json=is_json) as progress:
+        code = _serve(settings, progress, teller(is_json=is_json))
     return _leave(code)
 
 
-def _serve(settings: Settings, progress: LoadProgress) -> int:
+def _serve(settings: Settings, progress: LoadProgress, tell: Callable[[str], None]) -> int:
     """The exit code, however it ends: the thread that loads may still be at work."""
 
     def say_ready(pod: Pod) -> None:
         gc.enable()
         progress.close()
         ports = f"gRPC on port {pod.grpc_port}, health on {pod.health_port}, HTTP on {pod.http_port}"
-        print(f"headstart: ready, {ports}, metrics on {pod.metrics_port}", file=sys.stderr, flush=True)
+        tell(f"ready, {ports}, metrics on {pod.metrics_port}")
 
     loading = ModelLoading(settings, progress.show)
     try:

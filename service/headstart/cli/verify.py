@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
@@ -22,6 +23,8 @@ from headstart.contract.proto import prefix_cache_pb2_grpc, router_pb2, router_p
 _LOOKS = 5
 _PAUSE_S = 0.3
 _TIMEOUT_S = 10.0
+_POD_TIMEOUT_S = 5.0
+_MAX_AT_ONCE = 64  # pods that are asked side by side
 _LOST = "lost"  # of Pod.state
 
 
@@ -38,7 +41,12 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        return not (self.stale or self.missing or self.problem)
+        return not (self.is_open or self.problem)
+
+    @property
+    def is_open(self) -> bool:
+        """Another look may show that the difference was news on its way."""
+        return bool(self.stale or self.missing)
 
 
 def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, is_json: bool) -> int:
@@ -49,7 +57,9 @@ def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, i
 
     def verify() -> int:
         with client.open_channel(endpoint, access) as channel:
-            results = compare(router_pb2_grpc.RouterStub(channel), access, timeout=timeout or _TIMEOUT_S)
+            router = router_pb2_grpc.RouterStub(channel)
+            limits = {"timeout": timeout or _TIMEOUT_S, "pod_timeout": timeout or _POD_TIMEOUT_S}
+            results = compare(router, access, **limits)
         _show(results, is_json=is_json)
         return 0 if results and all(result.is_equal for result in results) else 1
 
@@ -58,10 +68,16 @@ def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, i
 
 
 def compare(
-    router: router_pb2_grpc.RouterStub, access: client.Access, *, timeout: float, looks: int = _LOOKS
+    router: router_pb2_grpc.RouterStub,
+    access: client.Access,
+    *,
+    timeout: float,
+    pod_timeout: float = _POD_TIMEOUT_S,
+    looks: int = _LOOKS,
 ) -> list[Comparison]:
     """Every pod that serves, and those that should and that the operator does not reach; `access` is for the pods.
 
+    Pods are asked side by side; one that has not answered within `pod_timeout` seconds is not asked again.
     Raises RpcError when the operator does not answer.
     """
     known = router.GetPods(router_pb2.GetPodsRequest(), timeout=timeout).pods
@@ -69,20 +85,22 @@ def compare(
     pods = [pod for pod in known if pod.is_serving]
     results: dict[str, Comparison] = {}
     for look in range(looks):
-        pending = [pod for pod in pods if pod.address not in results or not results[pod.address].is_equal]
+        pending = [pod for pod in pods if pod.address not in results or results[pod.address].is_open]
         if not pending:
             break
         if look:
             time.sleep(_PAUSE_S)
         index = _read_index(router, timeout)
-        for pod in pending:
-            results[pod.address] = _narrowed(_compare_pod(pod, access, index, timeout), results.get(pod.address))
+        with ThreadPoolExecutor(min(len(pending), _MAX_AT_ONCE)) as threads:
+            found = threads.map(lambda pod, index=index: _compare_pod(pod, access, index, pod_timeout), pending)
+            for now in found:
+                results[now.address] = _narrowed(now, results.get(now.address))
     return [*(results[pod.address] for pod in pods), *lost]
 
 
 def _narrowed(now: Comparison, before: Comparison | None) -> Comparison:
     """What differed in both looks: the rest was news on its way."""
-    if before is None or before.problem or now.problem:
+    if before is None or now.problem:
         return now
     return Comparison(now.pod, now.address, now.num_held, now.stale & before.stale, now.missing & before.missing)
 

@@ -140,6 +140,11 @@ async def test_a_connection_that_cannot_come_about_is_explained(
         for port, flags, hint in (
             (locked.grpc_port, [], "(does 127.0.0.1:{} want TLS? Then add --tls or --ca-file)"),
             (locked.grpc_port, ["--ca-file", str(other.ca)], "(--ca-file names who signed the server's certificate)"),
+            (
+                locked.grpc_port,
+                ["--ca-file", str(authority.ca), "--tls-server-name", "wrong.example"],
+                "(the certificate of 127.0.0.1:{} names another host: --tls-server-name says which to look for)",
+            ),
             (plain.grpc_port, ["--tls"], "(does 127.0.0.1:{} speak plain text? Then leave out --tls and --ca-file)"),
             (1, [], "(is a pod running at 127.0.0.1:{}?)"),
         ):

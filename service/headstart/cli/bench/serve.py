@@ -40,7 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--endpoint", type=endpoint, help="host:port of a gRPC server, instead of an engine here.")
     where.add_argument(
-        "--http", type=_url, metavar="URL", help="An OpenAI-compatible server, such as http://host:8000."
+        "--http",
+        type=_url,
+        metavar="URL",
+        help="An OpenAI-compatible server, such as http://host:8000. Given up after 60 s in which it sends nothing.",
     )
     parser.add_argument(
         "--workloads",
@@ -243,6 +246,8 @@ def _refuse_contradictions(parsed: argparse.Namespace) -> None:
     if parsed.endpoint is None and parsed.http is None:
         if parsed.server_pid:
             raise ConfigError("--server-pid: the engine runs in this process; leave it out")
+        if parsed.api_key_file is not None:
+            raise ConfigError("--api-key-file: is for --endpoint or --http; leave it out")
         return
     where = "--http" if parsed.endpoint is None else "--endpoint"
     given = vars(parsed)

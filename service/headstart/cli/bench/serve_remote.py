@@ -15,7 +15,7 @@ import grpc.aio
 
 from headstart.cli.bench.serve_drive import ModelLimits
 from headstart.cli.bench.serve_workloads import Ask
-from headstart.cli.client import Access
+from headstart.cli.client import Access, channel_options
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart.edge.keyed_channel import KeyedChannel
@@ -23,6 +23,8 @@ from headstart.errors import UnavailableError
 
 _READ_BUFFER_BYTES = 1 << 20
 _MODELS_TIMEOUT_S = 30.0
+MAX_SILENCE_S = 60.0
+"""An HTTP server is given up when it sends nothing for so long: unlike gRPC, HTTP tells no long prompt from a hang."""
 
 
 class GrpcClient:
@@ -32,7 +34,7 @@ class GrpcClient:
     """
 
     def __init__(self, endpoint: str, access: Access) -> None:
-        options = [("grpc.ssl_target_name_override", access.server_name)] if access.server_name else []
+        options = channel_options(access)
         if access.credentials is None:
             channel = grpc.aio.insecure_channel(endpoint, options=options)
         else:
@@ -74,7 +76,7 @@ class HttpClient:
         self._model = ""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=MAX_SILENCE_S),
             read_bufsize=_READ_BUFFER_BYTES,
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )

@@ -134,6 +134,7 @@ def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], arguments: 
         (["--endpoint", "host:1", "--dtype", "float32"], "--dtype: is for an engine in this process"),
         (["--http", "http://host", "--secrets-dir", "."], "--secrets-dir: is for an engine in this process"),
         (["--server-pid", "1"], "--server-pid: the engine runs in this process"),
+        (["--api-key-file", "key"], "--api-key-file: is for --endpoint or --http"),
         (["--http", "http://host", "--ca-file", "ca.pem"], "--ca-file: is for --endpoint"),
         (["--runner", "simulated", "--num-gpu-blocks-override", "70", "--workloads", "W1,W5"], "--workloads: W5 has"),
     ],
