@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from headstart_operator.fleet import Fleet
 from headstart_operator.kube_client import Json, KubeClient, KubeError
-from headstart_operator.kube_default import DefaultPool, create_default
+from headstart_operator.kube_default import DefaultPool, DefaultPoolKeeper
 from headstart_operator.kube_events import EventRecorder
 from headstart_operator.kube_lease import Lease
 from headstart_operator.kube_pools import KubernetesPools, pools_path
@@ -52,7 +52,7 @@ class _Kept:
 
 
 class PoolKeeper:
-    """`default` is a pool to create, None once that was done. `clock` is monotonic seconds."""
+    """`default` is a pool to make when it is not there, and to keep to its settings. `clock` is monotonic seconds."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class PoolKeeper:
         self._lease = lease
         self._pools = pools
         self._events = events
-        self.default = default
         self._clock = clock
+        self._default = default and DefaultPoolKeeper(kube, default, namespace=pools.namespace, clock=clock)
         self._kept: dict[str, _Kept] = {}
 
     async def run(self, fleet: Fleet) -> None:
@@ -78,24 +78,26 @@ class PoolKeeper:
             try:
                 await self.look(fleet)
             except KubeError as error:
-                _LOGGER.warning("the default EnginePool was not created: %s", error)
+                _LOGGER.warning("the default EnginePool was not made or changed: %s", error)
                 await asyncio.sleep(_AFTER_ERROR_S)
             await asyncio.sleep(INTERVAL_S)
 
     async def look(self, fleet: Fleet) -> None:
         """Write what has to be written now. A status that the API does not take is tried again later.
 
-        Raises KubeError when the default pool cannot be created.
+        Raises KubeError, after all else was done, when the default pool cannot be made or changed.
         """
         if not self._lease.is_held:
             self._kept.clear()
             return
-        if self.default is not None and self._pools.has_listed:
-            if self.default.name not in self._pools.objects:
-                await create_default(self._kube, self.default, namespace=self._pools.namespace)
-            self.default = None
-        if not fleet.is_ready:
-            return
+        if fleet.is_ready:
+            await self._look_at_pools(fleet)
+        if self._default is not None and self._pools.has_listed and self._lease.is_held:
+            done = await self._default.look(self._pools.objects.get(self._default.pool.name))
+            if done is not None:
+                await self._events.record(done.item, done.reason, done.message, kind="Normal")
+
+    async def _look_at_pools(self, fleet: Fleet) -> None:
         objects = self._pools.objects
         present = {str(item["metadata"]["uid"]) for item in objects.values()}
         self._kept = {uid: kept for uid, kept in self._kept.items() if uid in present}

@@ -18,7 +18,7 @@ from headstart_operator.kube_lease import RENEW_DEADLINE_S, Lease
 from headstart_operator.kube_pools import KubernetesPools
 from headstart_operator.survey import survey_pool
 from operator_rig import start_simulated_pod, until
-from support.kube_server import DEPLOYMENTS, EVENTS, PODS, POOLS, KubeServer, engine_pool, pod
+from support.kube_server import EVENTS, PODS, POOLS, KubeServer, engine_pool, pod
 
 
 class Clock:
@@ -203,46 +203,13 @@ async def test_a_digest_that_did_not_match_and_pods_that_differ_are_told() -> No
         assert rig.condition("Ready") == ("False", "NoReadyPods")
 
 
-async def test_the_default_pool_is_created_once_and_belongs_to_its_deployment() -> None:
-    default = DefaultPool(
-        name="chat", spec=engine_pool("chat")["spec"], labels={"release": "r"}, deployment="the-router"
-    )
-    async with KubeServer() as server:
-        server.put(DEPLOYMENTS, {"metadata": {"name": "the-router", "uid": "d1"}})
-        async with keeping(server, default=default) as rig:
-            await rig.keeper.look(rig.fleet)
-            item = server.find(POOLS, "chat")
-            assert item is not None
-            assert item["metadata"]["ownerReferences"] == [
-                {"apiVersion": "apps/v1", "kind": "Deployment", "name": "the-router", "uid": "d1"}
-            ]
-            assert item["metadata"]["labels"] == {"release": "r"}
-            await until(lambda: "chat" in rig.pools.pools)
-            server.remove(POOLS, "chat")
-            await until(lambda: "chat" not in rig.pools.pools)
-            await rig.look()
-            assert server.find(POOLS, "chat") is None, "whoever removes it means it"
-
-
-@pytest.mark.parametrize("code", [403, 404])
-async def test_without_a_look_at_its_deployment_the_default_pool_has_no_owner(code: int) -> None:
-    default = DefaultPool(name="chat", spec=engine_pool("chat")["spec"], deployment="the-router")
-    async with KubeServer() as server, keeping(server, default=default) as rig:
-        server.refuse("GET", "/deployments", code)
-        await rig.keeper.look(rig.fleet)
-        item = server.find(POOLS, "chat")
-        assert item is not None
-        assert item["metadata"]["ownerReferences"] == []
-
-
-async def test_a_default_pool_that_is_there_stays_as_it_is_and_a_refusal_is_tried_again() -> None:
-    default = DefaultPool(name="chat", spec=engine_pool("chat")["spec"])
-    async with KubeServer() as server, keeping(server, default=default) as rig:
-        server.refuse("POST", "/enginepools", 500)
+async def test_a_default_pool_is_made_and_told_and_its_refusal_does_not_hold_up_statuses() -> None:
+    default = DefaultPool(name="more", spec=engine_pool("more")["spec"])
+    async with served() as (server, _), keeping(server, default=default) as rig:
+        server.refuse("POST", "/enginepools", 403)
         with pytest.raises(KubeError):
-            await rig.keeper.look(rig.fleet)
-        server.put(POOLS, engine_pool("chat", port=7))
-        await until(lambda: "chat" in rig.pools.pools)
-        await rig.keeper.look(rig.fleet)
-        assert rig.pools.pools["chat"].port == 7
-        assert rig.keeper.default is None
+            await rig.look()
+        assert rig.status()["pods"] == {"total": 1, "ready": 1}
+        await rig.look()
+        assert server.find(POOLS, "more") is not None
+        assert rig.events() == ["DefaultPoolCreated"]
