@@ -112,10 +112,13 @@ def _rights(objects: Objects) -> set[tuple[str, str]]:
 
 
 async def _run_router(config: OperatorConfig, server: KubeServer) -> None:
-    """Until it has made its pool, told that it has no pods, and written its status."""
+    """Until it has made its pool, told of it, written its status, and taken back what differs from its settings."""
     operator = await start_operator(config)
     try:
         await until(lambda: (_pool(server) or {}).get("status") and server.collections.get(EVENTS))
+        made = _pool(server)
+        server.put(POOLS, {**made, "spec": {**made["spec"], "port": 7}})
+        await until(lambda: _pool(server)["spec"]["port"] != 7)
     finally:
         await operator.stop()
 
