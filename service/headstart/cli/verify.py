@@ -58,8 +58,7 @@ def run_verify(endpoint: str, access: client.Access, *, timeout: float | None, i
     def verify() -> int:
         with client.open_channel(endpoint, access) as channel:
             router = router_pb2_grpc.RouterStub(channel)
-            limits = {"timeout": timeout or _TIMEOUT_S, "pod_timeout": timeout or _POD_TIMEOUT_S}
-            results = compare(router, access, **limits)
+            results = compare(router, access, timeout=timeout or _TIMEOUT_S, pod_timeout=timeout or _POD_TIMEOUT_S)
         _show(results, is_json=is_json)
         return 0 if results and all(result.is_equal for result in results) else 1
 
