@@ -203,3 +203,10 @@ def test_the_settings_of_access_reach_the_router() -> None:
     assert config.pod_access == PodAccess(key="the-routers-own-key", ca_file="/ca", server_name="pods")
     assert (config.entrance.keys_dir, config.entrance.cert_file) == ("/keys", "/c")
     assert "the-routers-own-key" not in repr(config)
+
+
+def test_of_a_file_of_two_keys_the_router_uses_the_first() -> None:
+    given = {"operator.endpoints": "a:1", "operator.pod_key": "\nthe-routers-new-key\r\nthe-routers-old-key\n"}
+    access = operator_config(load_settings(given)).pod_access
+    assert access.key == "the-routers-new-key"
+    PodConnector(access)

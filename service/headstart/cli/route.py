@@ -75,7 +75,7 @@ def operator_config(settings: Settings) -> OperatorConfig:
         policy=Policy(chosen.policy),
         fleet_secret=settings.cache.hash_seed.get_secret_value().encode(),
         pod_access=PodAccess(
-            key=chosen.pod_key.get_secret_value(),
+            key=_first_line(chosen.pod_key.get_secret_value()),
             ca_file=chosen.pod_tls.ca_file,
             cert_file=chosen.pod_tls.cert_file,
             key_file=chosen.pod_tls.key_file,
@@ -98,3 +98,8 @@ def operator_config(settings: Settings) -> OperatorConfig:
         drain_delay_s=server.drain_delay_s,
         drain_timeout_s=server.drain_timeout_s,
     )
+
+
+def _first_line(keys: str) -> str:
+    """A file of keys holds one a line, two while one is replaced: pods take each of them."""
+    return next((line.strip() for line in keys.splitlines() if line.strip()), "")
