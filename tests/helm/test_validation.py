@@ -89,6 +89,20 @@ def test_its_neighbour_is_accepted(keys: Keys) -> None:
     assert render(values_of(keys))
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("server.ports.grpc=50052", "server.ports: two of them"),
+        ("service.ports.http=50051", "service.ports: grpc and http"),
+        ("accelerator.count=1", "accelerator.type: is cpu"),
+        ("terminationGracePeriodSeconds=70", "terminationGracePeriodSeconds: 70 cuts"),
+    ],
+)
+def test_a_number_of_the_command_line_is_compared_as_one_of_a_file(setting: str, message: str) -> None:
+    with pytest.raises(HelmError, match=f"- {message}"):
+        render(None, "--set", setting)
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(HelmError) as refusal:
         render(values_of({"model.source.type": "pvc", "accelerator.count": 1}))

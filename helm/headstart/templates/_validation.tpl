@@ -95,8 +95,11 @@ server.tls.enabled: is false, so server.tls and operator.tls would have no effec
 server.auth.existingSecret: name the Secret with the keys, for server.auth.adminTenants and shareCache have no effect without it
 {{- end }}
 {{- end }}
+{{- /* A number of --set is of another type than one of a file. */}}
 {{- $ports := .Values.server.ports -}}
-{{- if lt (values $ports | uniq | len) 4 }}
+{{- $numbers := list -}}
+{{- range $ports }}{{ $numbers = append $numbers (int .) }}{{ end -}}
+{{- if lt (uniq $numbers | len) 4 }}
 server.ports: two of them are the same: {{ toJson $ports }}
 {{- end }}
 {{- if eq (int .Values.service.ports.grpc) (int .Values.service.ports.http) }}
