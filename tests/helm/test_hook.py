@@ -49,7 +49,10 @@ def test_it_asks_twice_through_the_client_service_and_checks_the_cache() -> None
     service = render()["Service", FULLNAME]
     assert sent.endpoint == f"{FULLNAME}.{NAMESPACE}.svc:{service['spec']['ports'][0]['port']}"
     assert sent.check_cache
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert pod["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+    }
     assert pod["spec"]["containers"][0]["image"] == "headstart/operator:0.1.0"
     assert pod["spec"]["restartPolicy"] == "Never"
 
@@ -62,6 +65,13 @@ def test_its_prompt_fills_a_block(block_size: int) -> None:
 
 def test_it_does_not_ask_for_a_hit_where_nothing_is_cached() -> None:
     assert not _sent(_pod(**{"engine.cache.enable_prefix_caching": False})).check_cache
+
+
+@pytest.mark.parametrize(("policy", "checks"), [("round-robin", False), ("least-loaded", False), ("prefix", True)])
+def test_it_does_not_ask_for_a_hit_where_the_second_call_may_go_to_another_pod(policy: str, checks: bool) -> None:
+    settings = {"operator.settings.policy": policy}
+    assert _sent(_pod(**settings)).check_cache is checks
+    assert _sent(_pod(**settings, **{"operator.enabled": False})).check_cache
 
 
 @pytest.mark.parametrize("front", ["operator", "engine"])

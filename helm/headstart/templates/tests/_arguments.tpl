@@ -1,5 +1,9 @@
+{{/* Not where nothing is kept, nor where the router sends the same prompt to another pod. */}}
 {{- define "headstart.canCheckCache" -}}
-{{- if ne (toString (.Values.engine.cache | default dict).enable_prefix_caching) "false" }}yes{{ end -}}
+{{- $cache := (.Values.engine | default dict).cache | default dict -}}
+{{- $policy := (.Values.operator.settings | default dict).policy | default "" -}}
+{{- $wanders := and .Values.operator.enabled (has $policy (list "round-robin" "least-loaded")) -}}
+{{- if not (or $wanders (eq (toString $cache.enable_prefix_caching) "false")) }}yes{{ end -}}
 {{- end }}
 
 {{/*
