@@ -23,10 +23,9 @@ class OperatorConfig:
     a selector EnginePools say which pods: those that `pool_selector` finds. A `default_pool` is made of `selector`,
     `pod_port` and `policy` when there is none of its name, and follows them while it belongs to the Deployment
     `default_pool_owner`, as `lease` does, which decides who writes. `kube_api` replaces the address of the API server.
-    `fleet_secret` is what the pods mount as
-    `cache.hash_seed`. `pod_access` is how the router comes in at the pods, `entrance` how clients come in here. A port
-    of 0 picks a free one. `otlp_endpoint` is a collector; the standard OTEL_* variables win over it.
-    `captures_content` puts prompts and answers into spans.
+    `fleet_secret` is what the pods mount as `cache.hash_seed`. `pod_access` is how the router comes in at the pods,
+    `entrance` how clients come in here. A port of 0 picks a free one. `otlp_endpoint` is a collector; the standard
+    OTEL_* variables win over it. `captures_content` puts prompts and answers into spans.
     """
 
     endpoints: tuple[str, ...] = ()

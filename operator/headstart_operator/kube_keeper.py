@@ -69,7 +69,9 @@ class PoolKeeper:
         self._pools = pools
         self._events = events
         self._clock = clock
-        self._default = default and DefaultPoolKeeper(kube, default, namespace=pools.namespace, clock=clock)
+        self._default = (
+            DefaultPoolKeeper(kube, default, namespace=pools.namespace, clock=clock) if default is not None else None
+        )
         self._kept: dict[str, _Kept] = {}
 
     async def run(self, fleet: Fleet) -> None:
