@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "others": {
         "fullnameOverride": "llm",
         "service": {"type": "NodePort", "ports": {"grpc": 80, "http": 81}},
-        "engine": {"cache": {"enable_prefix_caching": False}},
+        "engine": {"cache": {"enable_prefix_caching": False, "block_size": 64}},
         "networkPolicy": {"clients": [{"podSelector": {}}]},
     },
 }
@@ -63,7 +63,13 @@ def test_every_command_names_what_the_values_make(values: dict[str, Any], tmp_pa
     (forward,) = [words for words in kubectl if "port-forward" in words]
     name = next(word for word in forward if word.startswith("service/")).partition("/")[2]
     ports = {str(port["port"]) for port in objects["Service", name]["spec"]["ports"]}
-    assert set(forward[-2:]) == ports
+    pairs = dict(reversed(pair.split(":")) for pair in forward[-2:])
+    assert pairs.keys() == ports
+    assert min(map(int, pairs.values())) >= 1024
+    (call,) = _commands(notes, "headstart")
+    assert call[call.index("--endpoint") + 1].split(":")[1] in pairs.values()
+    (request,) = _commands(notes, "curl")
+    assert any(re.search(rf"localhost:({'|'.join(pairs.values())})\b", word) for word in request)
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES.keys())
@@ -74,6 +80,8 @@ def test_the_call_that_it_shows_is_one_that_the_program_takes(values: dict[str, 
     parsed = parser.parse_args(words[2:])
     assert parsed.check_cache is (values is not CASES["others"])
     assert bool(parsed.ca_file) is ("server" in values)
+    block_size = values.get("engine", {}).get("cache", {}).get("block_size", 16)
+    assert len(parsed.prompt.split()) > block_size  # a word is a token at least
 
 
 def test_keys_and_certificates_are_read_from_the_secrets_that_are_used(tmp_path: Path) -> None:
@@ -89,6 +97,8 @@ def test_it_says_what_is_served_and_what_is_odd(tmp_path: Path) -> None:
     hub = _notes(CASES["hub"], tmp_path)
     assert '"model": "org/name"' in hub
     assert "fetches the model" in hub
+    nobody = _notes({"model": {"source": {"type": "hf", "uri": "org/name"}}, "replicaCount": 0}, tmp_path)
+    assert "fetches the model" not in nobody
     alone = _notes(CASES["no router"], tmp_path)
     assert "There is no router" in alone
     assert "Everybody in the cluster may call it" in alone

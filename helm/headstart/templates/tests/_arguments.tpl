@@ -6,13 +6,16 @@
 {{- if not (or $wanders (eq (toString $cache.enable_prefix_caching) "false")) }}yes{{ end -}}
 {{- end }}
 
-{{/*
-What the test sends: as many words as fill a KV block, since nothing shorter can be found again.
-*/}}
+{{/* As many words as fill a KV block, since nothing shorter can be found again. */}}
+{{- define "headstart.testPrompt" -}}
+{{- $cache := (.Values.engine | default dict).cache | default dict -}}
+{{- $repeats := div (default 16 $cache.block_size | int) 8 | add 1 | int -}}
+{{ repeat $repeats "A prompt that begins like an earlier one starts where the shared blocks end. " | trim }}
+{{- end }}
+
+{{/* What the test sends. */}}
 {{- define "headstart.testArguments" -}}
 {{- $tls := .Values.server.tls -}}
-{{- $cache := .Values.engine.cache | default dict -}}
-{{- $repeats := div (default 16 $cache.block_size | int) 8 | add 1 | int -}}
 - generate
 - --endpoint={{ include "headstart.fullname" . }}.{{ include "headstart.namespace" . }}.svc:{{ .Values.service.ports.grpc }}
 - --max-tokens=8
@@ -37,5 +40,5 @@ What the test sends: as many words as fill a KV block, since nothing shorter can
 - --tls-server-name={{ include "headstart.podServerName" . }}
 {{- end }}
 {{- end }}
-- {{ repeat $repeats "A prompt that begins like an earlier one starts where the shared blocks end. " | trim | quote }}
+- {{ include "headstart.testPrompt" . | quote }}
 {{- end }}
