@@ -117,7 +117,17 @@ def generate() -> str:
 
 def _object(values: tuple[Value, ...]) -> Json:
     properties = {value.path[-1]: _of_value(value) for value in values}
-    return {"type": "object", "additionalProperties": False, "properties": properties}
+    required = tuple(value.path[-1] for value in values if _is_needed(value))
+    return _closed(required, **properties)
+
+
+def _is_needed(value: Value) -> bool:
+    """Whether null, by which helm takes a default away, is an error. It is "nothing" where something may be empty."""
+    if value.children:
+        return True
+    if value.schema.get("$ref", "") == "#/definitions/probe":
+        return True
+    return isinstance(value.default, (bool, int, float)) or (isinstance(value.default, str) and value.default != "")
 
 
 def _of_value(value: Value) -> Json:

@@ -65,7 +65,7 @@ app.kubernetes.io/part-of: headstart
 {{- $own := include "headstart.podLabels" . | fromYaml -}}
 {{- $own = set $own "app.kubernetes.io/managed-by" .root.Release.Service -}}
 {{- $own = set $own "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
-{{- merge $own (.labels | default dict) .root.Values.commonLabels | toYaml -}}
+{{- merge $own (.labels | default dict) (.root.Values.commonLabels | default dict) | toYaml -}}
 {{- end }}
 
 {{/* Of an object: takes (dict "root" $ "component" ... "name" ... "labels" more "annotations" more). */}}
@@ -74,7 +74,7 @@ name: {{ .name }}
 namespace: {{ default (include "headstart.namespace" .root) .namespace }}
 labels:
   {{- include "headstart.labels" . | nindent 2 }}
-{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+{{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

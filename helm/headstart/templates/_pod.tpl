@@ -5,10 +5,10 @@ component's pods).
 {{- define "headstart.podMetadata" -}}
 labels:
   {{- $own := include "headstart.podLabels" . | fromYaml }}
-  {{- merge $own .pod.podLabels .root.Values.commonLabels | toYaml | nindent 2 }}
+  {{- merge $own (.pod.podLabels | default dict) (.root.Values.commonLabels | default dict) | toYaml | nindent 2 }}
 annotations:
   checksum/config: {{ include (printf "headstart.%sSettings" .component) .root | sha256sum }}
-  {{- with merge (dict) .pod.podAnnotations .root.Values.commonAnnotations }}
+  {{- with merge (dict) (.pod.podAnnotations | default dict) (.root.Values.commonAnnotations | default dict) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
@@ -67,7 +67,7 @@ dnsConfig:
 
 {{/* A claim's folders belong to root until a group is named. Not without one: OpenShift chooses groups itself. */}}
 {{- define "headstart.podSecurity" -}}
-{{- $security := deepCopy .pod.podSecurityContext -}}
+{{- $security := deepCopy (.pod.podSecurityContext | default dict) -}}
 {{- $model := .root.Values.model -}}
 {{- if and (eq .component "engine") (eq $model.source.type "hf") $model.persistence.enabled (not (hasKey $security "fsGroup")) -}}
 {{- $security = set $security "fsGroup" 65532 -}}
@@ -77,7 +77,7 @@ dnsConfig:
 
 {{- define "headstart.tolerations" -}}
 {{- $gpu := .root.Values.accelerator -}}
-{{- $list := .pod.tolerations -}}
+{{- $list := .pod.tolerations | default list -}}
 {{- if and (eq .component "engine") (eq $gpu.type "nvidia") $gpu.toleration -}}
 {{- $list = append $list (dict "key" $gpu.resourceName "operator" "Exists" "effect" "NoSchedule") -}}
 {{- end -}}
@@ -103,7 +103,7 @@ dnsConfig:
 - name: HF_HUB_OFFLINE
   value: "1"
 {{- end }}
-{{- if and (eq .root.Values.accelerator.type "cpu") (dig "limits" "cpu" "" .pod.resources) }}
+{{- if and (eq .root.Values.accelerator.type "cpu") (dig "limits" "cpu" "" (.pod.resources | default dict)) }}
 - name: HEADSTART_THREADS
   valueFrom: {resourceFieldRef: {containerName: engine, resource: limits.cpu, divisor: "1"}}
 {{- end }}
@@ -203,12 +203,10 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
 {{- end }}
 {{- range $name := list "scratch" "tmp" }}
 - name: {{ $name }}
-  {{- with $.pod.scratch }}
   {{- $options := dict }}
-  {{- if .sizeLimit }}{{ $options = set $options "sizeLimit" .sizeLimit }}{{ end }}
-  {{- if .medium }}{{ $options = set $options "medium" .medium }}{{ end }}
+  {{- with $.pod.scratch.sizeLimit }}{{ $options = set $options "sizeLimit" . }}{{ end }}
+  {{- with $.pod.scratch.medium }}{{ $options = set $options "medium" . }}{{ end }}
   emptyDir: {{ toJson $options }}
-  {{- end }}
 {{- end }}
 {{- end }}
 

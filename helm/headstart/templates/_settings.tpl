@@ -52,13 +52,13 @@ tls:
 {{- if $values.server.auth.existingSecret }}
 auth:
   keys_dir: /run/headstart/keys
-  admin_tenants: {{ prepend $values.server.auth.adminTenants $values.server.auth.routerTenant | join "," | quote }}
+  admin_tenants: {{ prepend ($values.server.auth.adminTenants | default list) $values.server.auth.routerTenant | join "," | quote }}
   share_cache: {{ $values.server.auth.shareCache }}
 {{- end }}
 {{- end }}
 
 {{- define "headstart.engineSettings" -}}
-{{- $engine := omit .Values.engine "device" -}}
+{{- $engine := omit (.Values.engine | default dict) "device" -}}
 model:
   source: {{ include "headstart.modelPath" . | quote }}
   {{- with include "headstart.servedName" . }}
@@ -68,7 +68,7 @@ model:
   max_len: {{ int . }}
   {{- end }}
   dtype: {{ .Values.model.dtype }}
-device: {{ default (ternary "cuda" "cpu" (eq .Values.accelerator.type "nvidia")) .Values.engine.device }}
+device: {{ default (ternary "cuda" "cpu" (eq .Values.accelerator.type "nvidia")) (.Values.engine | default dict).device }}
 {{- with $engine }}
 {{ toYaml . }}
 {{- end }}
@@ -112,7 +112,7 @@ operator:
   {{- with .Values.operator.settings }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with (.Values.engine.limits | default dict).max_prompt_bytes }}
+{{- with ((.Values.engine | default dict).limits | default dict).max_prompt_bytes }}
 limits:
   max_prompt_bytes: {{ toYaml . }}
 {{- end }}

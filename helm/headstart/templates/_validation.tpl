@@ -124,7 +124,7 @@ accelerator.dra.resourceClaimTemplateName: not together with deviceClassName; ch
 {{- if and (include "headstart.hasClaim" .) (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) }}
 accelerator.dra: needs Kubernetes 1.32; this is {{ .Capabilities.KubeVersion.Version }}
 {{- end }}
-{{- if and (eq $gpu.type "cpu") (eq (.Values.engine.device | default "cpu") "cuda") }}
+{{- if and (eq $gpu.type "cpu") (eq ((.Values.engine | default dict).device | default "cpu") "cuda") }}
 engine.device: cuda needs accelerator.type nvidia
 {{- end }}
 {{- end }}
@@ -164,7 +164,7 @@ fullnameOverride: a Service cannot be named {{ include "headstart.fullname" . }}
 {{- end }}
 {{- $component := ternary "operator" "engine" (eq $name "operator.") }}
 {{- range $label, $_ := include "headstart.podLabels" (dict "root" $ "component" $component) | fromYaml }}
-{{- if hasKey $pod.podLabels $label }}
+{{- if hasKey ($pod.podLabels | default dict) $label }}
 {{ $name }}podLabels: {{ $label }} is the chart's own; remove it
 {{- end }}
 {{- end }}

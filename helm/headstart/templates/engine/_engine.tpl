@@ -38,7 +38,7 @@ rollingUpdate:
 
 {{/* Requests and limits, with the accelerator. */}}
 {{- define "headstart.engineResources" -}}
-{{- $resources := deepCopy .Values.resources -}}
+{{- $resources := deepCopy (.Values.resources | default dict) -}}
 {{- $gpu := .Values.accelerator -}}
 {{- if and (eq $gpu.type "nvidia") (include "headstart.hasClaim" .) -}}
 {{- $resources = set $resources "claims" (list (dict "name" "accelerator")) -}}
@@ -148,7 +148,7 @@ yes
 - name: engine
   image: {{ include "headstart.engineImage" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  args: {{ prepend .Values.extraArgs "serve" | toJson }}
+  args: {{ prepend (.Values.extraArgs | default list) "serve" | toJson }}
   env:
     {{- include "headstart.builtInEnv" $pod | nindent 4 }}
     {{- with .Values.extraEnv }}
