@@ -64,6 +64,14 @@ _REFUSED: list[tuple[str, Keys]] = [
     ("operator.podLabels: app.kubernetes.io/name is", {"operator.podLabels": {"app.kubernetes.io/name": "x"}}),
     ("extraEnv: POD_NAME is set", {"extraEnv": [{"name": "POD_NAME", "value": "x"}]}),
     ("operator.extraEnv: A is set", {"operator.extraEnv": [{"name": "A"}, {"name": "A"}]}),
+    ("service.externalTrafficPolicy: is for", {"service.externalTrafficPolicy": "Local"}),
+    ("sidecars: a container is named engine", {"sidecars": [{"name": "engine", "image": "i"}]}),
+    ("operator.initContainers: a container", {"operator.initContainers": [{"name": "operator", "image": "i"}]}),
+    ("extraVolumes: tmp is a volume's name", {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}),
+    (
+        "networkPolicy.otlp.ports: 9999 of",
+        {"telemetry.otlp.endpoint": "http://c:9999/x", "telemetry.traces.enabled": True},
+    ),
     ("extraVolumeMounts: /tmp is taken", {"extraVolumeMounts": [{"name": "x", "mountPath": "/tmp"}]}),
 ]
 _ACCEPTED: list[Keys] = [
@@ -74,6 +82,9 @@ _ACCEPTED: list[Keys] = [
     {"operator.extraEnv": [{"name": "HF_HUB_OFFLINE", "value": "0"}]},
     {"operator.watchNamespace": "other", "operator.defaultPool.create": False, "replicaCount": 0},
     {"podDisruptionBudget.minAvailable": 0},
+    {"service.externalTrafficPolicy": "Local", "service.type": "NodePort"},
+    {"operator.sidecars": [{"name": "engine", "image": "i"}], "operator.extraVolumes": [{"name": "model"}]},
+    {"telemetry.otlp.endpoint": "http://c:4318/x", "telemetry.traces.enabled": True},
 ]
 
 

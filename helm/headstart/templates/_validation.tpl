@@ -105,6 +105,9 @@ server.ports: two of them are the same: {{ toJson $ports }}
 {{- if eq (int .Values.service.ports.grpc) (int .Values.service.ports.http) }}
 service.ports: grpc and http are the same
 {{- end }}
+{{- if and .Values.service.externalTrafficPolicy (eq .Values.service.type "ClusterIP") }}
+service.externalTrafficPolicy: is for service.type NodePort and LoadBalancer; remove it
+{{- end }}
 {{- if and .Values.gateway.grpcRoute.enabled (not .Values.gateway.grpcRoute.parentRefs) }}
 gateway.grpcRoute.parentRefs: name the gateway
 {{- end }}
@@ -136,6 +139,13 @@ telemetry.otlp.endpoint: say where the collector is, for telemetry.traces, metri
 {{- end }}
 {{- if and $telemetry.otlp.endpoint (not (or $telemetry.traces.enabled $telemetry.metrics.otlp)) }}
 telemetry.traces.enabled: neither it nor telemetry.metrics.otlp is set, so nothing would be sent to telemetry.otlp.endpoint
+{{- end }}
+{{- /* Without a port the address says nothing that could be held against the policy. */}}
+{{- $port := regexFind ":[0-9]+(/|$)" ($telemetry.otlp.endpoint | default "") | trimPrefix ":" | trimSuffix "/" -}}
+{{- $open := list -}}
+{{- range .Values.networkPolicy.otlp.ports }}{{ $open = append $open (int .) }}{{ end -}}
+{{- if and .Values.networkPolicy.enabled $port (not (has (int $port) $open)) }}
+networkPolicy.otlp.ports: {{ $port }} of telemetry.otlp.endpoint is not among them, so nothing would get there; add it
 {{- end }}
 {{- end }}
 
@@ -176,6 +186,24 @@ fullnameOverride: a Service cannot be named {{ include "headstart.fullname" . }}
 {{ $name }}extraEnv: {{ .name }} is set already, by the chart or twice; remove it
 {{- end }}
 {{- $names = append $names .name }}
+{{- end }}
+{{- $containers := list $component }}
+{{- if and (eq $component "engine") (eq $.Values.model.source.type "hf") }}{{ $containers = append $containers "download" }}{{ end }}
+{{- range $key := list "initContainers" "sidecars" }}
+{{- range index $pod $key }}
+{{- if has .name $containers }}
+{{ $name }}{{ $key }}: a container is named {{ .name }} already, by the chart or twice; choose another name
+{{- end }}
+{{- $containers = append $containers .name }}
+{{- end }}
+{{- end }}
+{{- $volumes := list "config" "secrets" "keys" "tls" "pod-tls" "scratch" "tmp" }}
+{{- if eq $component "engine" }}{{ $volumes = concat $volumes (list "model" "hf-token" "shm") }}{{ end }}
+{{- range $pod.extraVolumes }}
+{{- if has .name $volumes }}
+{{ $name }}extraVolumes: {{ .name }} is a volume's name already, of the chart or twice; choose another name
+{{- end }}
+{{- $volumes = append $volumes .name }}
 {{- end }}
 {{- $mounts := include "headstart.volumeMounts" (dict "root" $ "component" $component "pod" $pod) | fromYamlArray }}
 {{- $paths := list "/models" "/dev/shm" }}
