@@ -19,7 +19,7 @@ PROTO_DIR := headstart/contract/proto
 SANITIZED_TESTS := $(addprefix tests/kernels/test_,gemm.py gemm_quantised.py thread_pool.py attention.py attention_plan.py \
   elementwise.py)
 
-.PHONY: help setup proto chart lint test sanitize bench demo image test-image cluster-up cluster-down test-cluster clean
+.PHONY: help setup proto chart lint test sanitize bench demo image test-image cluster-up cluster-shell cluster-down test-cluster clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ CLUSTER := PYTHONPATH=tests $(BIN)/python -m cluster
 
 cluster-up: $(STAMP) ## a Kubernetes cluster of two nodes on this machine, with the images of pod and operator
 	$(CLUSTER) up
+
+cluster-shell: $(STAMP) ## a shell inside that cluster's network, with kubectl and helm at hand
+	@$(CLUSTER) shell
 
 cluster-down: $(STAMP) ## end it; nothing is left behind
 	$(CLUSTER) down

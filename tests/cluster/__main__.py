@@ -1,7 +1,8 @@
-"""`python -m cluster up | down | build | test | scenes [arguments of pytest]`: what `make cluster-up` and its kin run.
+"""`python -m cluster up | down | build | test | scenes | shell [arguments]`: what `make cluster-up` and its kin run.
 
 `test` starts a cluster, runs the scenes inside its first node's network, and takes the cluster away whatever happens.
-`scenes` runs them on the cluster that is up.
+`scenes` runs them on the cluster that is up; both pass their arguments to pytest. `shell` is one inside that network,
+or the command that its arguments are, with kubectl and helm at hand.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from cluster import lifecycle, place
+from support import helm
 
 _LOCK = Path("/run/lock/headstart-cluster")
 
@@ -30,6 +32,8 @@ def main() -> int:
     try:
         if command == "scenes":
             return _scenes(rest)
+        if command == "shell":
+            _become_shell(rest)
         if command == "test":
             with _alone():
                 return _test(rest)
@@ -76,6 +80,13 @@ def _scenes(arguments: list[str]) -> int:
     tests = place.in_node(place.NODES[0], sys.executable, "-m", "pytest", *where, *arguments)
     with subprocess.Popen(tests, cwd=place.ROOT, env=os.environ | {"CLUSTER_TESTS": "1"}) as process:
         return _ended(process)
+
+
+def _become_shell(arguments: list[str]) -> None:
+    tools = helm.helm4().parent
+    environment = {"KUBECONFIG": str(place.admin_config()), "PATH": f"{tools}:{os.environ['PATH']}"}
+    command = place.in_node(place.NODES[0], *(arguments or [os.environ.get("SHELL", "/bin/sh")]))
+    os.execvpe(command[0], command, os.environ | environment)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:

@@ -28,7 +28,7 @@ def up() -> None:
     """Two nodes and a working DNS. What is left of a cluster that is not whole is taken away first."""
     images = build()
     if _is_whole():
-        print("cluster: it is up")
+        print("cluster: it is up; make cluster-shell goes in")
         return
     down()
     started = time.monotonic()
@@ -37,7 +37,7 @@ def up() -> None:
     except BaseException:
         down(keeps_logs=True)
         raise
-    print(f"cluster: two nodes up in {time.monotonic() - started:.0f} s", flush=True)
+    print(f"cluster: two nodes up in {time.monotonic() - started:.0f} s; make cluster-shell goes in", flush=True)
 
 
 def down(*, keeps_logs: bool = False) -> None:
