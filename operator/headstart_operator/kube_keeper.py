@@ -69,7 +69,7 @@ class PoolKeeper:
         self._pools = pools
         self._events = events
         self._clock = clock
-        self._default = (
+        self.default = (
             DefaultPoolKeeper(kube, default, namespace=pools.namespace, clock=clock) if default is not None else None
         )
         self._kept: dict[str, _Kept] = {}
@@ -94,8 +94,8 @@ class PoolKeeper:
             return
         if fleet.is_ready:
             await self._look_at_pools(fleet)
-        if self._default is not None and self._pools.has_listed and self._lease.is_held:
-            done = await self._default.look(self._pools.objects.get(self._default.pool.name))
+        if self.default is not None and self._pools.has_listed and self._lease.is_held:
+            done = await self.default.look(self._pools.objects.get(self.default.pool.name))
             if done is not None:
                 await self._events.record(done.item, done.reason, done.message, kind="Normal")
 

@@ -131,7 +131,7 @@ async def test_the_default_pool_fits_the_schema(schema: Json) -> None:
     assert source.duties is not None
     default = source.duties.keeper.default
     assert default is not None
-    assert list(_faults(schema, _pool(**default.spec))) == []
+    assert list(_faults(schema, _pool(**default.pool.spec))) == []
     await source.close()
 
 

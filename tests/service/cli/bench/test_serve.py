@@ -70,7 +70,7 @@ def _result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, di
 def test_an_engine_in_the_process_plays_all_workloads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADSTART_RUNNER__STEP_SECONDS", "0")
+    monkeypatch.setenv("HEADSTART_RUNNER__STEP_SECONDS", "0.001")  # so that tokens come one after the other
     monkeypatch.setenv("HEADSTART_RUNNER__TOKEN_SECONDS", "0")
     result = _result(capsys, "--runner", "simulated", "--reps", "1", "--num-gpu-blocks-override", "2400")
     assert set(result) == {"startup", *WORKLOADS}
