@@ -37,16 +37,16 @@ from headstart.edge.web import Web
 from headstart.telemetry.requests import RequestInstruments
 from headstart.telemetry.signals import Additions, Signals, open_signals
 
-from headstart_operator.balancer import Balancer
-from headstart_operator.catalog import Catalog
 from headstart_operator.config import OperatorConfig
-from headstart_operator.connection import PodConnector
-from headstart_operator.fleet import Fleet
-from headstart_operator.inference_service import SERVICE, InferenceService
-from headstart_operator.metrics import VIEWS, FleetMetrics, RouteMetrics
-from headstart_operator.proxy import Proxy
-from headstart_operator.recorder import RouteRecorder
-from headstart_operator.router_service import RouterServicer
+from headstart_operator.decision.catalog import Catalog
+from headstart_operator.pods.connection import PodConnector
+from headstart_operator.pods.fleet import Fleet
+from headstart_operator.serving.balancer import Balancer
+from headstart_operator.serving.inference_service import SERVICE, InferenceService
+from headstart_operator.serving.metrics import VIEWS, FleetMetrics, RouteMetrics
+from headstart_operator.serving.proxy import Proxy
+from headstart_operator.serving.recorder import RouteRecorder
+from headstart_operator.serving.router_service import RouterServicer
 from headstart_operator.source import Source, open_source
 from headstart_operator.supervisor import keep_running
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from headstart.edge.entrance import EntranceOptions
 from headstart.errors import ConfigError
 
-from headstart_operator.admission import QueueLimits
-from headstart_operator.connection import PodAccess
-from headstart_operator.score import Policy
+from headstart_operator.decision.admission import QueueLimits
+from headstart_operator.decision.score import Policy
+from headstart_operator.pods.connection import PodAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

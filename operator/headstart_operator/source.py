@@ -19,16 +19,16 @@ from headstart.edge.names import pod_name
 from headstart.errors import ConfigError
 
 from headstart_operator.config import OperatorConfig
-from headstart_operator.fleet import Fleet, PodSource
-from headstart_operator.pods import StaticPods
-from headstart_operator.pool import Pool, Pools
+from headstart_operator.decision.pool import Pool, Pools
+from headstart_operator.pods.fixed import StaticPods
+from headstart_operator.pods.fleet import Fleet, PodSource
 from headstart_operator.supervisor import keep_running
 
 if TYPE_CHECKING:
-    from headstart_operator.kube_client import KubeClient
-    from headstart_operator.kube_default import DefaultPool
-    from headstart_operator.kube_keeper import PoolKeeper
-    from headstart_operator.kube_lease import Lease
+    from headstart_operator.kube.client import KubeClient
+    from headstart_operator.kube.default import DefaultPool
+    from headstart_operator.kube.keeper import PoolKeeper
+    from headstart_operator.kube.lease import Lease
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -84,7 +84,7 @@ def open_source(config: OperatorConfig, *, namespace_file: Path = _NAMESPACE_FIL
             "operator.endpoints: name the pods; to find them in Kubernetes, install the extra 'kubernetes'"
         ) from None
 
-    from headstart_operator.kube_client import KubeClient, load_credentials
+    from headstart_operator.kube.client import KubeClient, load_credentials
 
     try:
         load_credentials(config.kube_api)
@@ -95,7 +95,7 @@ def open_source(config: OperatorConfig, *, namespace_file: Path = _NAMESPACE_FIL
     kube = KubeClient(lambda: load_credentials(config.kube_api))
     namespace = config.namespace or _own_namespace(namespace_file)
     if config.selector and not config.default_pool:
-        from headstart_operator.kube_pods import KubernetesPods
+        from headstart_operator.kube.pods import KubernetesPods
 
         pool = Pool(name="", selector=config.selector, port=config.pod_port)
         pods = KubernetesPods(kube, pool, namespace=namespace)
@@ -104,10 +104,10 @@ def open_source(config: OperatorConfig, *, namespace_file: Path = _NAMESPACE_FIL
 
 
 def _pools_source(config: OperatorConfig, kube: KubeClient, namespace: str) -> Source:
-    from headstart_operator.kube_events import EventRecorder
-    from headstart_operator.kube_keeper import PoolKeeper
-    from headstart_operator.kube_lease import Lease
-    from headstart_operator.kube_pools import KubernetesPools
+    from headstart_operator.kube.events import EventRecorder
+    from headstart_operator.kube.keeper import PoolKeeper
+    from headstart_operator.kube.lease import Lease
+    from headstart_operator.kube.pools import KubernetesPools
 
     identity = f"{pod_name(os.environ)}_{secrets.token_hex(4)}"
     pods = KubernetesPools(kube, namespace=namespace, selector=config.pool_selector)
@@ -126,8 +126,8 @@ def _default_pool(config: OperatorConfig) -> DefaultPool | None:
     """Raises ConfigError for selectors that cannot be written as labels."""
     if not config.default_pool:
         return None
-    from headstart_operator.kube_default import DefaultPool
-    from headstart_operator.kube_selector import match_labels
+    from headstart_operator.kube.default import DefaultPool
+    from headstart_operator.kube.selector import match_labels
 
     try:
         labels = match_labels(config.selector)

@@ -20,16 +20,16 @@ from headstart.contract.proto import inference_pb2 as pb
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
 from headstart.edge.limits import Limits
 from headstart.edge.prompts import PromptReader
-from headstart_operator.catalog import Entry
-from headstart_operator.connection import insecure_channel
-from headstart_operator.fleet import Fleet
-from headstart_operator.identity import PodKey, PodRef
-from headstart_operator.index import PrefixIndex
-from headstart_operator.pod import FollowedPod
-from headstart_operator.pods import StaticPods
-from headstart_operator.reading import tokenize, understand
-from headstart_operator.replica import PodReplica
-from headstart_operator.subscriber import Subscriber
+from headstart_operator.decision.catalog import Entry
+from headstart_operator.decision.identity import PodKey, PodRef
+from headstart_operator.decision.index import PrefixIndex
+from headstart_operator.decision.reading import tokenize, understand
+from headstart_operator.pods.connection import insecure_channel
+from headstart_operator.pods.fixed import StaticPods
+from headstart_operator.pods.fleet import Fleet
+from headstart_operator.pods.pod import FollowedPod
+from headstart_operator.pods.replica import PodReplica
+from headstart_operator.pods.subscriber import Subscriber
 
 BLOCK_SIZE = 16
 PROMPT_BLOCKS = 512

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from headstart_operator.config import OperatorConfig
-from headstart_operator.kube_pools import API_VERSION, DEFAULT_PORT, KIND, parse_pool, pools_path
-from headstart_operator.kube_status import pool_status
-from headstart_operator.score import Policy
+from headstart_operator.decision.score import Policy
+from headstart_operator.kube.pools import API_VERSION, DEFAULT_PORT, KIND, parse_pool, pools_path
+from headstart_operator.kube.status import pool_status
+from headstart_operator.pods.survey import PoolSurvey
 from headstart_operator.source import open_source
-from headstart_operator.survey import PoolSurvey
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from headstart.cli.route import operator_config
 from headstart.config import Settings, load_settings
 from headstart_operator.app import start_operator
 from headstart_operator.config import OperatorConfig
-from headstart_operator.kube_pools import parse_pool
+from headstart_operator.kube.pools import parse_pool
 from operator_rig import until
 from support.helm import CHART, Json, Objects, render
 from support.kube_server import DEPLOYMENTS, EVENTS, LEASES, POOLS, KubeServer

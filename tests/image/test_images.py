@@ -109,7 +109,7 @@ def test_a_signal_while_the_model_loads_ends_it(image: Image, root: Path) -> Non
 def test_a_router_takes_its_ports_and_a_signal_ends_it(image: Image, root: Path) -> None:
     with container.run(image, root, "route", "--endpoints", "127.0.0.1:1", environment=NO_DRAIN) as router:
         router.wait_for("headstart: routing to")
-        imported = router.run("python", "-c", "import headstart_operator.kube_client, kubernetes")
+        imported = router.run("python", "-c", "import headstart_operator.kube.client, kubernetes")
         assert imported.returncode == 0, imported.stderr
         router.signal("TERM")
         assert router.process.wait(timeout=60) == 0

@@ -8,7 +8,7 @@ import pytest
 from headstart.cli.bench.traffic import Arrival, SharedPrefixes
 from headstart.cli.bench.virtual_fleet import Report, VirtualFleet
 from headstart.cli.bench.virtual_pod import Shape
-from headstart_operator.score import Policy
+from headstart_operator.decision.score import Policy
 
 NUM_GROUPS = 24
 

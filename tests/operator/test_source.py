@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from headstart.errors import ConfigError
 from headstart_operator.config import OperatorConfig
-from headstart_operator.kube_pods import KubernetesPods
-from headstart_operator.kube_pools import KubernetesPools
-from headstart_operator.pods import StaticPods
-from headstart_operator.score import Policy
+from headstart_operator.decision.score import Policy
+from headstart_operator.kube.pods import KubernetesPods
+from headstart_operator.kube.pools import KubernetesPools
+from headstart_operator.pods.fixed import StaticPods
 from headstart_operator.source import open_source
 
 _API = "http://127.0.0.1:1"

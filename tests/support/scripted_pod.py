@@ -9,8 +9,8 @@ from headstart.cache.log import CacheMirror, EventLog
 from headstart.contract import codec
 from headstart.contract.identity import PodIdentity
 from headstart.contract.proto import prefix_cache_pb2 as cache_pb
-from headstart_operator.index import PrefixIndex
-from headstart_operator.replica import OutOfStepError, PodReplica
+from headstart_operator.decision.index import PrefixIndex
+from headstart_operator.pods.replica import OutOfStepError, PodReplica
 
 ROOT = bytes(32)
 

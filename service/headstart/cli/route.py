@@ -54,10 +54,10 @@ def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signa
 
 def operator_config(settings: Settings) -> OperatorConfig:
     """The operator's part of the settings. Raises ConfigError."""
-    from headstart_operator.admission import QueueLimits
     from headstart_operator.config import OperatorConfig, parse_endpoints
-    from headstart_operator.connection import PodAccess
-    from headstart_operator.score import Policy
+    from headstart_operator.decision.admission import QueueLimits
+    from headstart_operator.decision.score import Policy
+    from headstart_operator.pods.connection import PodAccess
 
     from headstart.app.entrance import entrance_options
 

@@ -11,7 +11,7 @@ import pytest
 from headstart.cli import client, main
 from headstart.edge.entrance import EntranceOptions
 from headstart.errors import ConfigError
-from headstart_operator.connection import PodAccess
+from headstart_operator.pods.connection import PodAccess
 from operator_rig import rig, start_simulated_pod
 from support.certificates import Authority
 from support.doors import KEYS, write_keys

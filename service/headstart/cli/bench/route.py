@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from headstart_operator.score import Policy
+from headstart_operator.decision.score import Policy
 
 from headstart.cli.bench.output import print_result
 from headstart.cli.bench.traffic import SharedPrefixes

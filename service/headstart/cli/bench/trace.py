@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from headstart_operator.score import Policy
+from headstart_operator.decision.score import Policy
 
 from headstart.cli.bench.output import Bars, print_result
 from headstart.cli.bench.traffic import Arrival, read_trace, sampled, shuffled

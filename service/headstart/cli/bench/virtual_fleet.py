@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headstart_operator.identity import GroupKey, PodKey
-from headstart_operator.routing import Routing
-from headstart_operator.score import Policy, Query
-from headstart_operator.view import NO_LOAD, PodView
+from headstart_operator.decision.identity import GroupKey, PodKey
+from headstart_operator.decision.routing import Routing
+from headstart_operator.decision.score import Policy, Query
+from headstart_operator.decision.view import NO_LOAD, PodView
 
 from headstart.cli.bench.traffic import Arrival
 from headstart.cli.bench.virtual_pod import ROOT, Shape, VirtualPod

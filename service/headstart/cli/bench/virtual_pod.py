@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headstart_operator.identity import PodKey
+from headstart_operator.decision.identity import PodKey
 
 from headstart.cache.log import EventLog
 from headstart.cache.manager import BlockManager

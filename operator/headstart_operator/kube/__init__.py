@@ -1,0 +1,1 @@
+"""Kubernetes: where pods and EnginePools are found, and where the leader writes what it knows."""

@@ -1,0 +1,1 @@
+"""The pods as they are: found, connected, followed, and as one fleet."""
