@@ -66,7 +66,9 @@ def add_access_flags(parser: argparse.ArgumentParser) -> None:
     """How to come in at a server."""
     group = parser.add_argument_group("access")
     group.add_argument(
-        "--api-key-file", metavar="FILE", help=f"A file that holds the API key [the variable {KEY_VARIABLE}]."
+        "--api-key-file",
+        metavar="FILE",
+        help=f"A file of API keys, one a line, of which the first is used [the variable {KEY_VARIABLE}].",
     )
     group.add_argument("--tls", action="store_true", help="Encrypt; the server's certificate is checked.")
     group.add_argument("--ca-file", metavar="FILE", default="", help="Whom to trust in it, in PEM; implies --tls.")
@@ -96,6 +98,7 @@ def access_from(parsed: argparse.Namespace) -> Access:
 
 
 def _read_key(path: str | None) -> str:
+    """The first line: a tenant's file has a second one while its key is replaced."""
     origin = KEY_VARIABLE if path is None else f"--api-key-file: {path}"
     try:
         text = os.environ.get(KEY_VARIABLE, "") if path is None else Path(path).read_text(encoding="ascii")
@@ -103,7 +106,7 @@ def _read_key(path: str | None) -> str:
         raise ConfigError(f"{origin} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{origin} holds no key: it is not ASCII") from None
-    key = text.strip()
+    key = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if path is not None and not key:
         raise ConfigError(f"{origin} is empty")
     if not all("!" <= char <= "~" for char in key):

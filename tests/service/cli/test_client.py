@@ -38,12 +38,19 @@ def test_a_keys_file_wins_over_the_variable(tmp_path: Path, monkeypatch: pytest.
     assert access.credentials is None
 
 
+def test_of_a_file_with_two_keys_the_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("\nthe-first \r\nthe-second\n")
+    assert client.access_from(_parsed("--api-key-file", str(tmp_path / "key"))).key == "the-first"
+    monkeypatch.setenv(client.KEY_VARIABLE, "one\ntwo")
+    assert client.access_from(_parsed()).key == "one"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "is empty"),
         ("canary and more", "one word of visible ASCII"),
-        ("canary\ncanary", "one word"),
+        ("\n \n", "is empty"),
         ("ü", "ASCII"),
     ],
 )
