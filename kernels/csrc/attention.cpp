@@ -30,7 +30,7 @@ void check_call(const AttentionCall& call) {
 
 void AttentionScratch::reserve(const AttentionPlan& plan, const AttentionCall& call, int num_threads) {
   const int64_t queries = plan.max_unit_tokens * (call.num_heads / call.kv.num_kv_heads);
-  const int64_t floats = (thread_layout(queries, call.kv.head_dim).size + 1023) / 1024 * 1024;
+  const int64_t floats = (thread_layout(queries, plan.max_unit_heads, call.kv.head_dim).size + 1023) / 1024 * 1024;
   const size_t thread_bytes = static_cast<size_t>(floats * num_threads) * sizeof(float);
   if (floats > thread_floats_ || thread_bytes > threads_.num_bytes()) {
     threads_ = MappedMemory(thread_bytes);
@@ -53,9 +53,11 @@ void attend(ThreadPool& pool, const KernelTable& kernels, const AttentionPlan& p
   const int64_t num_kv_heads = call.kv.num_kv_heads;
   int64_t begin = 0;
   for (const int64_t end : plan.stage_ends) {
-    pool.run((end - begin) * num_kv_heads, [&](int64_t task, int thread) {
-      const AttentionUnit& unit = plan.units[static_cast<size_t>(begin + task / num_kv_heads)];
-      kernels.attend_unit(call, unit, plan.spans.data(), task % num_kv_heads, scratch.of_thread(thread));
+    pool.run(end - begin, [&](int64_t task, int thread) {
+      const AttentionUnit* unit = plan.units.data() + begin + task;
+      const bool has_next = begin + task + pool.size() < end;
+      kernels.attend_unit(call, *unit, plan.spans.data(), has_next ? unit + pool.size() : nullptr,
+                          scratch.of_thread(thread));
     });
     begin = end;
   }

@@ -64,33 +64,36 @@ inline int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 15) / 16 *
 // A state: the weighted sum of values, the partial sums of weights, the largest score.
 inline int64_t state_floats(int64_t head_dim) { return padded_head_dim(head_dim) + 2 * kStateLanes; }
 
-// Where the arrays of one thread lie, counted in floats, for num_queries query rows of a unit.
+// Where the arrays of one thread lie, counted in floats, for num_queries query rows of each of num_heads K/V heads.
 struct ThreadLayout {
-  int64_t queries;   // [blocks][depth][kBlockQueries]: the scaled queries, block by block
-  int64_t keys;      // [depth][kTileKeys]
-  int64_t values;    // [kTileKeys][padded head_dim], or half as many lines of pairs
-  int64_t scores;    // [kBlockQueries][kTileKeys]
-  int64_t weights;   // [kBlockQueries][kTileKeys]
-  int64_t states;    // [num_queries][state_floats]: of the chunk being folded
-  int64_t totals;    // [num_queries][state_floats]: of the chunks before it
-  int64_t places;    // [num_queries]: QueryPlace of each query row, 8 floats each
+  int64_t places;   // [num_queries]: QueryPlace of each query row, 8 floats each
+  int64_t keys;     // [depth][kTileKeys]
+  int64_t values;   // [kTileKeys][padded head_dim], or half as many lines of pairs
+  int64_t scores;   // [kBlockQueries][kTileKeys]
+  int64_t weights;  // [kBlockQueries][kTileKeys]
+  // Of each head, head_size floats apart:
+  int64_t queries;  // [blocks][depth][kBlockQueries]: the scaled queries, block by block
+  int64_t states;   // [num_queries][state_floats]: of the chunk being folded
+  int64_t totals;   // [num_queries][state_floats]: of the chunks before it
+  int64_t head_size;
   int64_t size;
 };
 inline constexpr int64_t kPlaceFloats = 8;
 
-inline ThreadLayout thread_layout(int64_t num_queries, int64_t head_dim) {
+inline ThreadLayout thread_layout(int64_t num_queries, int64_t num_heads, int64_t head_dim) {
   const int64_t width = padded_head_dim(head_dim);
   const int64_t rows = (num_queries + kBlockQueries - 1) / kBlockQueries * kBlockQueries;
   ThreadLayout layout{};
-  layout.queries = 0;
-  layout.keys = layout.queries + rows * width;
+  layout.places = 0;
+  layout.keys = layout.places + (num_queries * kPlaceFloats + 15) / 16 * 16;
   layout.values = layout.keys + kTileKeys * width;
   layout.scores = layout.values + kTileKeys * width;
   layout.weights = layout.scores + kBlockQueries * kTileKeys;
-  layout.states = layout.weights + kBlockQueries * kTileKeys;
+  layout.queries = layout.weights + kBlockQueries * kTileKeys;
+  layout.states = layout.queries + rows * width;
   layout.totals = layout.states + num_queries * state_floats(head_dim);
-  layout.places = layout.totals + num_queries * state_floats(head_dim);
-  layout.size = layout.places + num_queries * kPlaceFloats;
+  layout.head_size = layout.totals + num_queries * state_floats(head_dim) - layout.queries;
+  layout.size = layout.queries + num_heads * layout.head_size;
   return layout;
 }
 

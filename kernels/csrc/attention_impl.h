@@ -1,4 +1,4 @@
-// One unit of an attention plan for one K/V head, and the folding of states that units left.
+// One unit of an attention plan, and the folding of states that units left.
 //
 // A query row is one token and one of the heads that share the K/V head. Its state is, as state_floats says: the sum of
 // weights times values, kStateLanes partial sums of the weights, and the largest score so far ("peak"), all in base 2.
@@ -19,7 +19,7 @@ struct QueryPlace {
 };
 static_assert(sizeof(QueryPlace) <= kPlaceFloats * sizeof(float), "thread_layout has too little room");
 
-// What the steps below share: one unit, one K/V head, one thread's memory.
+// What the steps below share: one unit, one of its K/V heads, one thread's memory.
 struct Work {
   const AttentionCall* call;
   const AttentionUnit* unit;
@@ -37,6 +37,7 @@ struct Work {
 };
 
 static Work set_up(const AttentionCall& call, const AttentionUnit& unit, int64_t kv_head, AttentionBuffers buffers) {
+  const int64_t index = kv_head - unit.head_begin;
   Work work{};
   const int64_t head_dim = call.kv.head_dim;
   work.call = &call;
@@ -49,14 +50,15 @@ static Work set_up(const AttentionCall& call, const AttentionUnit& unit, int64_t
   work.block_size = (work.num_queries + num_blocks - 1) / num_blocks;
   work.width = padded_head_dim(head_dim);
   work.state_size = state_floats(head_dim);
-  const ThreadLayout layout = thread_layout(work.num_queries, head_dim);
-  work.queries = buffers.thread + layout.queries;
+  const ThreadLayout layout = thread_layout(work.num_queries, unit.head_end - unit.head_begin, head_dim);
+  float* own = buffers.thread + index * layout.head_size;
+  work.queries = own + layout.queries;
   work.keys = buffers.thread + layout.keys;
   work.values = buffers.thread + layout.values;
   work.scores = buffers.thread + layout.scores;
   work.weights = buffers.thread + layout.weights;
-  work.states = buffers.thread + layout.states;
-  work.totals = buffers.thread + layout.totals;
+  work.states = own + layout.states;
+  work.totals = own + layout.totals;
   work.places = reinterpret_cast<QueryPlace*>(buffers.thread + layout.places);
   work.kept = buffers.states;
   return work;
@@ -134,12 +136,14 @@ static inline int64_t latest_position(const Work& work, int64_t first, int64_t n
 
 // `visible` keys of the tile come before all that is hidden from every row.
 template <class Math, int kRows>
-static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t visible) {
+static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t visible, RowsAhead& ahead) {
   const float* queries = work.queries + first / work.block_size * work.depth * kBlockQueries;
   score_rows<Math, kRows>(queries, work.keys, work.depth, work.scores);
   float bases[kRows], rescale[16];
+  ahead.fetch(2);
   raise_peaks<kRows>(work, first, tile, bases, rescale);
   for (int64_t row = 0; row < kRows; ++row) {
+    ahead.fetch(1);
     Math::weigh(work.scores + row * kTileKeys, bases[row], work.weights + row * kTileKeys,
                 work.sums_of(work.state_of(work.states, first + row)), rescale[row]);
   }
@@ -149,18 +153,18 @@ static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t v
 }
 
 template <class Math>
-static void attend_tile(const Work& work, int64_t tile) {
+static void attend_tile(const Work& work, int64_t tile, RowsAhead& ahead) {
   for (int64_t first = 0; first < work.num_queries; first += work.block_size) {
     const int64_t num_rows = lesser(work.block_size, work.num_queries - first);
     const int64_t visible = lesser(kTileKeys, latest_position(work, first, num_rows) - tile * kTileKeys + 1);
     if (visible <= 0) continue;
     switch (num_rows) {
-      case 1: attend_rows<Math, 1>(work, first, tile, visible); break;
-      case 2: attend_rows<Math, 2>(work, first, tile, visible); break;
-      case 3: attend_rows<Math, 3>(work, first, tile, visible); break;
-      case 4: attend_rows<Math, 4>(work, first, tile, visible); break;
-      case 5: attend_rows<Math, 5>(work, first, tile, visible); break;
-      default: attend_rows<Math, 6>(work, first, tile, visible); break;
+      case 1: attend_rows<Math, 1>(work, first, tile, visible, ahead); break;
+      case 2: attend_rows<Math, 2>(work, first, tile, visible, ahead); break;
+      case 3: attend_rows<Math, 3>(work, first, tile, visible, ahead); break;
+      case 4: attend_rows<Math, 4>(work, first, tile, visible, ahead); break;
+      case 5: attend_rows<Math, 5>(work, first, tile, visible, ahead); break;
+      default: attend_rows<Math, 6>(work, first, tile, visible, ahead); break;
     }
   }
 }
@@ -231,41 +235,65 @@ static void begin_chunk(const Work& work, int64_t chunk, bool is_begun) {
   }
 }
 
+// One tile of one head: laid out as panels, met by the queries, and its chunk's state begun or left when it is time.
 template <class Kv>
-static void attend_unit_as(Work work, const QuerySpan* spans) {
+static void attend_head(const Work& work, const TileRows& rows, int64_t tile, RowsAhead ahead) {
   const AttentionUnit& unit = *work.unit;
-  const KvLayer& kv = work.call->kv;
-  work.depth = kv.head_dim / Kv::Math::kPerElement;
-  find_places(work, spans);
-  TileRows rows[2];
-  find_rows(kv, unit, unit.tile_begin, work.kv_head, &rows[unit.tile_begin % 2]);
-  prefetch_rows(rows[unit.tile_begin % 2], kv.head_dim * Kv::kBytes);
-  pack_queries<typename Kv::Math>(work);
-  for (int64_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
-    const int64_t chunk = tile / kChunkTiles;
-    const bool is_chunk_begin = tile % kChunkTiles == 0;
-    if (is_chunk_begin || tile == unit.tile_begin) begin_chunk(work, chunk, !is_chunk_begin);
-    if (tile + 1 < unit.tile_end) {
-      find_rows(kv, unit, tile + 1, work.kv_head, &rows[(tile + 1) % 2]);
-      prefetch_rows(rows[(tile + 1) % 2], kv.head_dim * Kv::kBytes);
-    }
-    pack_tile<Kv>(rows[tile % 2], kv.head_dim, work.width, work.keys, work.values);
-    attend_tile<typename Kv::Math>(work, tile);
-    if ((tile + 1) % kChunkTiles == 0 || tile + 1 == unit.tile_end) finish_chunk(work, chunk);
+  const int64_t chunk = tile / kChunkTiles, head_dim = work.call->kv.head_dim;
+  const bool is_chunk_begin = tile % kChunkTiles == 0;
+  if (is_chunk_begin || tile == unit.tile_begin) begin_chunk(work, chunk, !is_chunk_begin);
+  pack_tile<Kv>(rows, (work.kv_head - unit.head_begin) * head_dim * Kv::kBytes,
+                {head_dim, work.width, work.keys, work.values}, ahead);
+  attend_tile<typename Kv::Math>(work, tile, ahead);
+  ahead.fetch(kTileKeys);
+  if ((tile + 1) % kChunkTiles == 0 || tile + 1 == unit.tile_end) finish_chunk(work, chunk);
+}
+
+// `next`: what this thread will probably do after it, or null. Its first tile is fetched beside the last one here.
+template <class Kv>
+static void attend_unit_as(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans,
+                           const AttentionUnit* next, AttentionBuffers buffers) {
+  const KvLayer& kv = call.kv;
+  const int64_t num_heads = unit.head_end - unit.head_begin, row_bytes = kv.head_dim * Kv::kBytes;
+  Work works[kMaxHeadsAtOnce];
+  for (int64_t head = 0; head < num_heads; ++head) {
+    works[head] = set_up(call, unit, unit.head_begin + head, buffers);
+    works[head].depth = kv.head_dim / Kv::Math::kPerElement;
+    if (head == 0) find_places(works[0], spans);
+    pack_queries<typename Kv::Math>(works[head]);
   }
-  for (int64_t query = 0; unit.is_whole && query < work.num_queries; ++query) {
-    write_output(work, query, work.state_of(work.totals, query));
+  TileRows rows[2];
+  find_rows(kv, unit, unit.tile_begin, &rows[0]);
+  for (int64_t tile = unit.tile_begin; tile < unit.tile_end; ++tile) {
+    const int64_t turn = (tile - unit.tile_begin) % 2;
+    const bool is_last = tile + 1 == unit.tile_end, has_ahead = !is_last || next != nullptr;
+    const AttentionUnit& after = is_last && has_ahead ? *next : unit;
+    if (has_ahead) find_rows(kv, after, is_last ? after.tile_begin : tile + 1, &rows[1 - turn]);
+    const int64_t ahead_bytes = (after.head_end - after.head_begin) * row_bytes;
+    for (int64_t head = 0; head < num_heads; ++head) {
+      RowsAhead ahead = {&rows[1 - turn], ahead_bytes, 0, 0};
+      if (has_ahead) {
+        const int64_t count = rows[1 - turn].count;
+        ahead.row = head * count / num_heads;
+        ahead.end = (head + 1) * count / num_heads;
+      }
+      attend_head<Kv>(works[head], rows[turn], tile, ahead);
+    }
+  }
+  for (int64_t head = 0; unit.is_whole && head < num_heads; ++head) {
+    for (int64_t query = 0; query < works[head].num_queries; ++query) {
+      write_output(works[head], query, works[head].state_of(works[head].totals, query));
+    }
   }
 }
 
-static void attend_unit(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans, int64_t kv_head,
-                        AttentionBuffers buffers) {
-  const Work work = set_up(call, unit, kv_head, buffers);
-  if (!call.kv.is_bf16) return attend_unit_as<FloatKv>(work, spans);
+static void attend_unit(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans,
+                        const AttentionUnit* next, AttentionBuffers buffers) {
+  if (!call.kv.is_bf16) return attend_unit_as<FloatKv>(call, unit, spans, next, buffers);
 #if defined(__AVX512BF16__)
-  attend_unit_as<PairedKv>(work, spans);
+  attend_unit_as<PairedKv>(call, unit, spans, next, buffers);
 #else
-  attend_unit_as<WidenedKv>(work, spans);
+  attend_unit_as<WidenedKv>(call, unit, spans, next, buffers);
 #endif
 }
 
@@ -273,6 +301,8 @@ static void attend_unit(const AttentionCall& call, const AttentionUnit& unit, co
 static void merge_states(const AttentionCall& call, const QuerySpan& span, int64_t kv_head, AttentionBuffers buffers) {
   AttentionUnit unit{};
   unit.span_end = 1;
+  unit.head_begin = kv_head;
+  unit.head_end = kv_head + 1;
   unit.num_tokens = span.count;
   const Work work = set_up(call, unit, kv_head, buffers);
   find_places(work, &span);

@@ -1,5 +1,5 @@
 // Lays out one tile of a K/V head as panels: keys [depth][kTileKeys], values [kTileKeys / per element][width].
-// Keys that the request does not have are zero: what lies in unused slots is never read.
+// What lies in slots that the request does not use is never read.
 #pragma once
 
 #include "attention_math_impl.h"
@@ -7,21 +7,22 @@
 namespace headstart {
 namespace HEADSTART_ISA_NAMESPACE {
 
-alignas(64) static const float kZeroRow[kMaxHeadDim] = {};
+alignas(64) static const float kZeroRow[kMaxHeadsAtOnce * kMaxHeadDim] = {};
 
-// Where the head's keys and values of each token of the tile lie.
+// Where the keys and values of each token of the tile lie: the unit's first head, the others follow.
 struct TileRows {
   const void* keys[kTileKeys];
   const void* values[kTileKeys];
+  int64_t count;  // that the request has; the pointers after them are to zeros
 };
 
-static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile, int64_t kv_head, TileRows* rows) {
+static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile, TileRows* rows) {
   const int64_t element = kv.is_bf16 ? 2 : 4;
   const int64_t token_bytes = kv.num_kv_heads * kv.head_dim * element;
   const int64_t plane_bytes = kv.page_size * token_bytes;
-  const char* storage = static_cast<const char*>(kv.data) + kv_head * kv.head_dim * element;
+  const char* storage = static_cast<const char*>(kv.data) + unit.head_begin * kv.head_dim * element;
   const int64_t first = tile * kTileKeys;
-  const int64_t count = lesser(kTileKeys, unit.num_keys - first);
+  const int64_t count = rows->count = lesser(kTileKeys, unit.num_keys - first);
   int64_t page = first / kv.page_size, offset = first % kv.page_size;
   for (int64_t i = 0; i < count; ++page, offset = 0) {
     const char* key = storage + unit.pages[page] * 2 * plane_bytes + offset * token_bytes;
@@ -33,16 +34,21 @@ static void find_rows(const KvLayer& kv, const AttentionUnit& unit, int64_t tile
   for (int64_t i = count; i < kTileKeys; ++i) rows->keys[i] = rows->values[i] = kZeroRow;
 }
 
-// Asks for a tile ahead of its use: a head's rows lie too far apart for the hardware to foresee. Into the L2 cache (2):
-// in the L1 cache they would push out the tile at work.
-static inline void prefetch_rows(const TileRows& rows, int64_t num_bytes) {
-  for (int64_t i = 0; i < kTileKeys; ++i) {
-    for (int64_t byte = 0; byte < num_bytes; byte += 64) {
-      __builtin_prefetch(static_cast<const char*>(rows.keys[i]) + byte, 0, 2);
-      __builtin_prefetch(static_cast<const char*>(rows.values[i]) + byte, 0, 2);
+// Fetches a tile ahead of its use, a row at a time between other work: a core has only so many lines on their way, and
+// asking for more waits. Into the L2 cache (2): in the L1 cache they would push out the tile at work.
+struct RowsAhead {
+  const TileRows* rows;
+  int64_t row_bytes, row, end;
+
+  inline void fetch(int64_t num_rows) {
+    for (; num_rows > 0 && row < end; --num_rows, ++row) {
+      for (int64_t byte = 0; byte < row_bytes; byte += 64) {
+        __builtin_prefetch(static_cast<const char*>(rows->keys[row]) + byte, 0, 2);
+        __builtin_prefetch(static_cast<const char*>(rows->values[row]) + byte, 0, 2);
+      }
     }
   }
-}
+};
 
 // kLanes words from each of kLanes rows, transposed: line j holds word j of every row. Words beyond `count` are zero.
 #if defined(__AVX512F__)
@@ -115,14 +121,23 @@ static inline void transpose_words(const void* const* rows, int64_t word, int64_
 }
 #endif
 
+// One head's tile as the arithmetic reads it.
+struct Panels {
+  int64_t head_dim, width;
+  float *keys, *values;
+};
+
 // How K/V of one type in memory become the elements of one kind of arithmetic.
 struct FloatKv {
   using Math = FmaMath;
   static constexpr int64_t kBytes = 4;
   static constexpr int64_t kLinesPerWord = 1;
   static inline void write_lines(float* to, vf words) { store(to, words); }
-  static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
-    for (int64_t key = 0; key < kTileKeys; ++key, to += width) {
+  static void write_values(const Panels& panels, const void* const* rows, int64_t num_keys, RowsAhead& ahead) {
+    const int64_t head_dim = panels.head_dim, width = panels.width;
+    float* to = panels.values;
+    for (int64_t key = 0; key < num_keys; ++key, to += width) {
+      if (key % 8 == 0) ahead.fetch(1);
       const float* row = static_cast<const float*>(rows[key]);
       int64_t d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load(row + d));
@@ -142,8 +157,11 @@ struct WidenedKv {
     store(to, as_float(shift_left<16>(as_int(words))));
     store(to + kTileKeys, as_float(and_int(as_int(words), set1_int(static_cast<int32_t>(0xffff0000u)))));
   }
-  static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
-    for (int64_t key = 0; key < kTileKeys; ++key, to += width) {
+  static void write_values(const Panels& panels, const void* const* rows, int64_t num_keys, RowsAhead& ahead) {
+    const int64_t head_dim = panels.head_dim, width = panels.width;
+    float* to = panels.values;
+    for (int64_t key = 0; key < num_keys; ++key, to += width) {
+      if (key % 8 == 0) ahead.fetch(1);
       const uint16_t* row = static_cast<const uint16_t*>(rows[key]);
       int64_t d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load_bf16(row + d));
@@ -174,10 +192,13 @@ struct PairedKv {
     store(to, as_float(_mm512_permutex2var_epi16(even, load_int(order.low), odd)));
     store(to + kLanes, as_float(_mm512_permutex2var_epi16(even, load_int(order.high), odd)));
   }
-  static void write_values(float* to, const void* const* rows, int64_t head_dim, int64_t width) {
+  static void write_values(const Panels& panels, const void* const* rows, int64_t num_keys, RowsAhead& ahead) {
+    const int64_t head_dim = panels.head_dim, width = panels.width;
+    float* to = panels.values;
     int64_t d = 0;
     for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) {
-      for (int64_t key = 0; key < kTileKeys; key += 2) {
+      for (int64_t key = 0; key < num_keys; key += 2) {
+        if (key % 16 == 0) ahead.fetch(1);
         const __m512i even = load_int(static_cast<const uint16_t*>(rows[key]) + d);
         const __m512i odd = load_int(static_cast<const uint16_t*>(rows[key + 1]) + d);
         write_pairs(to + key / 2 * width + d, even, odd);
@@ -185,7 +206,7 @@ struct PairedKv {
     }
     if (d == width) return;
     const __mmask32 mask = (1u << (head_dim - d)) - 1u;
-    for (int64_t key = 0; key < kTileKeys; key += 2) {
+    for (int64_t key = 0; key < num_keys; key += 2) {
       alignas(64) float tail[2 * kLanes];
       write_pairs(tail, _mm512_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows[key]) + d),
                   _mm512_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(rows[key + 1]) + d));
@@ -195,19 +216,27 @@ struct PairedKv {
 };
 #endif
 
+// `offset`: bytes from the rows of the tile to the head's. Columns of keys that the request does not have may stay as
+// they were: their scores are replaced, and their weights meet no value.
 template <class Kv>
-static void pack_tile(const TileRows& rows, int64_t head_dim, int64_t width, float* keys, float* values) {
-  const int64_t num_words = head_dim * Kv::kBytes / 4;
-  for (int64_t key = 0; key < kTileKeys; key += kLanes) {
+static void pack_tile(const TileRows& tile, int64_t offset, const Panels& to, RowsAhead& ahead) {
+  TileRows rows;
+  for (int64_t i = 0; i < kTileKeys; ++i) {
+    rows.keys[i] = static_cast<const char*>(tile.keys[i]) + offset;
+    rows.values[i] = static_cast<const char*>(tile.values[i]) + offset;
+  }
+  const int64_t num_words = to.head_dim * Kv::kBytes / 4;
+  for (int64_t key = 0; key < tile.count; key += kLanes) {
     for (int64_t word = 0; word < num_words; word += kLanes) {
       const int64_t count = lesser(kLanes, num_words - word);
       vf lines[kLanes];
+      ahead.fetch(1);
       transpose_words(rows.keys + key, word, count, lines);
-      float* to = keys + word * Kv::kLinesPerWord * kTileKeys + key;
-      for (int64_t j = 0; j < count; ++j) Kv::write_lines(to + j * Kv::kLinesPerWord * kTileKeys, lines[j]);
+      float* line = to.keys + word * Kv::kLinesPerWord * kTileKeys + key;
+      for (int64_t j = 0; j < count; ++j) Kv::write_lines(line + j * Kv::kLinesPerWord * kTileKeys, lines[j]);
     }
   }
-  Kv::write_values(values, rows.values, head_dim, width);
+  Kv::write_values(to, rows.values, tile.count, ahead);
 }
 
 }  // namespace HEADSTART_ISA_NAMESPACE

@@ -15,6 +15,8 @@ constexpr int64_t kMaxSharedQueries = 64;
 constexpr int64_t kTileOverhead = 3;
 // Pieces of work a thread, so that the last ones end together.
 constexpr int64_t kPiecesPerThread = 4;
+// A unit of so few query rows waits for memory. Heads lie side by side there, so it takes them together.
+constexpr int64_t kFewQueries = 12;
 
 void require(bool holds, const char* message) {
   if (!holds) throw std::invalid_argument(message);
@@ -169,7 +171,7 @@ class Planner {
       const int64_t span_begin = static_cast<int64_t>(plan_.spans.size());
       plan_.spans.push_back({row.token + i, count, position, -1, 0});
       const int64_t end = ceil_div(position + count, kTileKeys);
-      add_unit({row.pages, row.num_keys, 0, end, span_begin, span_begin + 1, count, true}, 0);
+      add_unit({row.pages, row.num_keys, 0, end, 0, 1, span_begin, span_begin + 1, count, true}, 0);
     }
   }
 
@@ -198,7 +200,7 @@ class Planner {
       const int64_t length = is_within ? kChunkTiles - tile % kChunkTiles : kChunkTiles * std::min(chunks, end);
       const int64_t next = std::min(end, tile + length);
       stage = is_within ? reached.stage + 1 : 0;
-      add_unit({row.pages, row.num_keys, tile, next, span_begin, span_end, num_tokens, false}, stage);
+      add_unit({row.pages, row.num_keys, tile, next, 0, 1, span_begin, span_end, num_tokens, false}, stage);
       tile = next;
     }
     return stage;
@@ -209,7 +211,32 @@ class Planner {
     staged_.push_back({unit, stage, cost_of(unit.tile_end - unit.tile_begin, unit.num_tokens)});
   }
 
+  // All heads in one unit where that leaves every thread its pieces, else a unit for each head.
+  void split_heads() {
+    std::vector<int64_t> num_small;
+    const auto is_small = [&](const Staged& staged) { return staged.unit.num_tokens * group() <= kFewQueries; };
+    for (const Staged& staged : staged_) {
+      num_small.resize(std::max(num_small.size(), static_cast<size_t>(staged.stage) + 1), 0);
+      num_small[static_cast<size_t>(staged.stage)] += is_small(staged);
+    }
+    std::vector<Staged> split;
+    for (const Staged& whole : staged_) {
+      const bool is_many = num_small[static_cast<size_t>(whole.stage)] >= shape_.num_threads * kPiecesPerThread;
+      const int64_t at_once = is_small(whole) && is_many ? kMaxHeadsAtOnce : 1;
+      for (int64_t head = 0; head < shape_.num_kv_heads; head += at_once) {
+        Staged part = whole;
+        part.unit.head_begin = head;
+        part.unit.head_end = std::min(shape_.num_kv_heads, head + at_once);
+        part.cost *= part.unit.head_end - head;
+        plan_.max_unit_heads = std::max(plan_.max_unit_heads, part.unit.head_end - head);
+        split.push_back(part);
+      }
+    }
+    staged_ = std::move(split);
+  }
+
   AttentionPlan finish() {
+    split_heads();
     std::stable_sort(staged_.begin(), staged_.end(), [](const Staged& a, const Staged& b) {
       return a.stage != b.stage ? a.stage < b.stage : a.cost > b.cost;
     });
@@ -258,7 +285,9 @@ AttentionPlan plan_attention(const PageTable& table, const PlanShape& shape) {
 
 int64_t count_tile_reads(const AttentionPlan& plan) {
   int64_t count = 0;
-  for (const AttentionUnit& unit : plan.units) count += unit.tile_end - unit.tile_begin;
+  for (const AttentionUnit& unit : plan.units) {
+    if (unit.head_begin == 0) count += unit.tile_end - unit.tile_begin;
+  }
   return count;
 }
 

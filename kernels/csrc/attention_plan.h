@@ -13,6 +13,7 @@ namespace headstart {
 
 inline constexpr int64_t kTileKeys = 64;
 inline constexpr int64_t kChunkTiles = 4;
+inline constexpr int64_t kMaxHeadsAtOnce = 8;  // K/V heads of one unit
 inline constexpr int64_t kChunkKeys = kTileKeys * kChunkTiles;
 
 // The rows of a step, laid out as in headstart_kernels/metadata.py. Borrowed; must outlive the plan.
@@ -35,12 +36,14 @@ struct QuerySpan {
   int64_t num_chunks;
 };
 
-// Tiles tile_begin .. tile_end - 1 of one page table, for all tokens of some spans.
+// Tiles tile_begin .. tile_end - 1 of one page table and some K/V heads, for all tokens of some spans.
 struct AttentionUnit {
   const int32_t* pages;
   int64_t num_keys;  // keys that the pages hold: later ones are never read
   int64_t tile_begin;
   int64_t tile_end;
+  int64_t head_begin;
+  int64_t head_end;
   int64_t span_begin;
   int64_t span_end;
   int64_t num_tokens;
@@ -61,6 +64,7 @@ struct AttentionPlan {
   std::vector<int64_t> merged_spans;  // spans whose tokens' output is folded from states
   int64_t num_states = 0;
   int64_t max_unit_tokens = 0;
+  int64_t max_unit_heads = 1;
 };
 
 // Throws std::invalid_argument that names the array that makes no sense. num_indices is the length of kv_indices;

@@ -27,9 +27,10 @@ struct KernelTable {
   float (*read_memory)(const uint8_t* bytes, int64_t num_bytes);
   int64_t (*multiply_registers)(int64_t num_rounds, float* result);
 
-  // One unit of a plan for one K/V head; the output of a span's tokens from the states that units left.
-  void (*attend_unit)(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans, int64_t kv_head,
-                      AttentionBuffers buffers);
+  // One unit of a plan, while the beginning of `next` is fetched unless that is null; the output of a span's tokens and
+  // one K/V head from the states that units left.
+  void (*attend_unit)(const AttentionCall& call, const AttentionUnit& unit, const QuerySpan* spans,
+                      const AttentionUnit* next, AttentionBuffers buffers);
   void (*merge_states)(const AttentionCall& call, const QuerySpan& span, int64_t kv_head, AttentionBuffers buffers);
   // K and V of one token, [num_kv_heads * head_dim], to page * page_size + offset; slot -1: nothing is written.
   void (*write_kv)(const KvLayer& kv, const float* k, const float* v, int64_t slot);

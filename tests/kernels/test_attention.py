@@ -84,6 +84,15 @@ def test_every_group_size_and_head_dim_equals_dense_attention(attend: Backend, g
     check_against_dense(attend, lengths, heads=Heads(2, group, head_dim), page_size=16)
 
 
+@pytest.mark.parametrize("num_kv_heads", [3, 8, 11])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_many_rows_of_one_token_with_many_heads_equal_dense_attention(
+    attend: Backend, num_kv_heads: int, poison: float
+) -> None:
+    lengths = [(start, 1) for start in (0, 1, 62, 63, 64, 65, 127, 128, 129, 200, 255, 256, 300)]
+    check_against_dense(attend, lengths, heads=Heads(num_kv_heads, 2, 72), page_size=16, poison=poison)
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e38])
 def test_what_lies_in_unused_slots_never_matters(attend: Backend, poison: float) -> None:
     check_against_dense(attend, [(0, 17), (16, 1), (5, 2)], heads=Heads(), page_size=16, poison=poison)
