@@ -29,7 +29,7 @@ from pydantic_settings import (
 from headstart.errors import ConfigError
 from headstart.security_settings import AuthSettings, PodTlsSettings, ServerTlsSettings
 from headstart.security_settings import option as _option
-from headstart.settings_file import read_settings_file
+from headstart.settings_file import read_secret, read_settings_file, secret_files
 
 ENV_PREFIX = "HEADSTART_"
 CONFIG_FILE_VARIABLE = "HEADSTART_CONFIG_FILE"
@@ -346,21 +346,7 @@ def _yaml_values(path: str) -> dict[str, Any]:
 
 
 def _secret_values(directory: Path) -> dict[str, Any]:
-    """One file per key, named like `cache.hash_seed` or `cache__hash_seed`. Dot files are skipped."""
-    if not directory.is_dir():
-        return {}
-    files = [path for path in sorted(directory.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    values = {path.name.lower().replace("__", "."): _secret_text(path) for path in files}
-    return _nested(values, str(directory))
-
-
-def _secret_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None  # its bytes are a secret, also in an error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return _nested({key: read_secret(path) for key, path in secret_files(directory).items()}, str(directory))
 
 
 def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Reads a YAML file of settings, and refuses what would be misread later. It knows the keys it is told, no settings.
+"""Reads a YAML file of settings, and refuses what would be misread later; and secret files, one per setting.
 
-Holds no state.
+It knows the keys it is told, no settings. Holds no state.
 """
 
 from __future__ import annotations
@@ -51,3 +51,21 @@ def _check(path: str, name: object, value: object, is_switch: Mapping[str, bool]
         raise ConfigError(f"{path}: {section}{name} is written as one key; nest it: {inner} under {outer}")
     if isinstance(value, bool) and not is_switch.get(section + name, True):
         raise ConfigError(f"{path}: {section}{name}: neither true nor false is a value of it")
+
+
+def secret_files(folder: Path) -> dict[str, Path]:
+    """By dotted key: one file each, named like `cache.hash_seed` or `cache__hash_seed`. Dot files are skipped."""
+    if not folder.is_dir():
+        return {}
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    return {path.name.lower().replace("__", "."): path for path in files}
+
+
+def read_secret(path: Path) -> str:
+    """Without the white space around it. Raises ConfigError, which shows nothing of it."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None  # its bytes are a secret, also in an error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

@@ -19,7 +19,7 @@ from headstart_operator.kube.default import DefaultPool, DefaultPoolKeeper
 from headstart_operator.kube.events import EventRecorder
 from headstart_operator.kube.lease import Lease
 from headstart_operator.kube.pools import KubernetesPools, pools_path
-from headstart_operator.kube.status import differences, missing_pods, pool_status
+from headstart_operator.kube.status import missing_pods, pool_status, troubles
 from headstart_operator.pods.fleet import Fleet
 from headstart_operator.pods.survey import PoolSurvey, survey_pool
 
@@ -27,7 +27,7 @@ INTERVAL_S = 1.0
 FIGURES_INTERVAL_S = 15.0
 _AFTER_ERROR_S = 5.0
 _TELL_INTERVAL_S = 60.0
-"""Between events about which pods differ: as pods come one by one, each would change the words."""
+"""Between events about which pods differ or refuse the router: as pods come one by one, each would change the words."""
 
 _ESSENTIAL = ("observedGeneration", "conditions", "pods")
 
@@ -46,8 +46,8 @@ class _Kept:
     failed_s: float | None = None
     is_empty: bool = False
     problem: str = ""
-    differences: tuple[str, ...] = ()
-    differences_s: float | None = None
+    troubles: tuple[tuple[str, str], ...] = ()
+    troubles_s: float | None = None
     digest_resyncs: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -129,7 +129,7 @@ class PoolKeeper:
         is_empty = not problem and not survey.num_total
         if is_empty and not kept.is_empty:
             said.append(("NoPods", missing_pods(survey)))
-        said += [("PodsDiffer", each) for each in self._new_differences(kept, survey)]
+        said += self._new_troubles(kept, survey)
         for pod, count in survey.digest_resyncs.items():
             if count > kept.digest_resyncs.get(pod, 0):
                 said.append(("IndexResync", f"{pod}: its digest did not match the index, a snapshot was read anew"))
@@ -138,15 +138,15 @@ class PoolKeeper:
             if self._lease.is_held:
                 await self._events.record(kept.item, reason, message, kind="Warning")
 
-    def _new_differences(self, kept: _Kept, survey: PoolSurvey) -> list[str]:
-        found = differences(survey)
-        is_too_soon = kept.differences_s is not None and self._clock() - kept.differences_s < _TELL_INTERVAL_S
-        if found == kept.differences or (found and is_too_soon):
+    def _new_troubles(self, kept: _Kept, survey: PoolSurvey) -> list[tuple[str, str]]:
+        found = troubles(survey)
+        is_too_soon = kept.troubles_s is not None and self._clock() - kept.troubles_s < _TELL_INTERVAL_S
+        if found == kept.troubles or (found and is_too_soon):
             return []
-        new = [each for each in found if each not in kept.differences]
-        kept.differences = found
+        new = [each for each in found if each not in kept.troubles]
+        kept.troubles = found
         if new:
-            kept.differences_s = self._clock()
+            kept.troubles_s = self._clock()
         return new
 
     # ---- status

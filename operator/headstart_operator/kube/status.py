@@ -46,8 +46,14 @@ def some_names(names: Sequence[str]) -> str:
     return f"{named} and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else named
 
 
-def differences(survey: PoolSurvey) -> tuple[str, ...]:
-    """What keeps pods from sharing prefixes with the rest of their pool, in words."""
+def troubles(survey: PoolSurvey) -> tuple[tuple[str, str], ...]:
+    """What keeps pods from taking requests, or from sharing prefixes with the rest of their pool: reasons and words."""
+    refused = f"{some_names(survey.refusing)}: refuse the router's key, operator.pod_key"
+    differing = tuple(("PodsDiffer", each) for each in _differences(survey))
+    return (("RouterRefused", refused), *differing) if survey.refusing else differing
+
+
+def _differences(survey: PoolSurvey) -> tuple[str, ...]:
     said = (
         (survey.other_model, "serve another model than spec.model"),
         (
@@ -80,6 +86,8 @@ def _ready(survey: PoolSurvey, problem: str) -> _Verdict:
         return _Verdict("Ready", "False", "NoPods", missing_pods(survey))
     missing = f"; {missing_pods(survey)}" if survey.takers else ""
     counted = f"{survey.num_ready} of {survey.num_total} pods take requests{missing}"
+    if not survey.num_ready and survey.refusing:
+        return _Verdict("Ready", "False", "RouterRefused", f"{counted}; {troubles(survey)[0][1]}")
     if not survey.num_ready:
         return _Verdict("Ready", "False", "NoReadyPods", counted)
     return _Verdict("Ready", "True", "PodsReady", counted)
@@ -88,11 +96,14 @@ def _ready(survey: PoolSurvey, problem: str) -> _Verdict:
 def _in_sync(survey: PoolSurvey) -> _Verdict:
     if not survey.num_total:
         return _Verdict("IndexInSync", "Unknown", "NoPods", "there is nothing to know")
+    found = troubles(survey)
+    if survey.refusing:
+        return _Verdict("IndexInSync", "False", *found[0])
     if survey.out_of_step:
         names = some_names(survey.out_of_step)
         return _Verdict("IndexInSync", "False", "AwaitingSnapshot", f"not known exactly: {names}")
-    if differing := differences(survey):
-        return _Verdict("IndexInSync", "False", "PodsDiffer", "; ".join(differing))
+    if found:
+        return _Verdict("IndexInSync", "False", "PodsDiffer", "; ".join(words for _, words in found))
     return _Verdict("IndexInSync", "True", "InSync", "the index holds what the pods hold")
 
 

@@ -39,7 +39,7 @@ class Subscriber:
     """`silence` is set while the pod, or the way to it, is silent. `resyncs` counts snapshots needed, by reason.
 
     `lost_s`, on the event loop's clock, is when a stream that was well broke off; None once it is back, and when it
-    did not break off by itself.
+    did not break off by itself. `is_refused` is set while the pod does not let the router in.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Subscriber:
         self.silence = asyncio.Event()
         self.is_live = False
         self.lost_s: float | None = None
+        self.is_refused = False
         self.num_digest_resyncs = 0
         self._told = ""
         self._call: Any = None
@@ -116,7 +117,8 @@ class Subscriber:
         self.is_live = False
 
     def _tell_end(self, code: grpc.StatusCode) -> None:
-        if code in REFUSALS:
+        self.is_refused = code in REFUSALS
+        if self.is_refused:
             self.lost_s = None
             wanted = "operator.pod_key must be a key of one of its admin tenants"
             self._tell(logging.WARNING, f"refuses the router ({code.name}): {wanted}")
@@ -155,6 +157,7 @@ class Subscriber:
     def _come_alive(self) -> None:
         """The index and the load are both of this process now."""
         self.is_live = True
+        self.is_refused = False
         self.lost_s = None
         self._backoff_s = _FIRST_BACKOFF_S
         if self._told:

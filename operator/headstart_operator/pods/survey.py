@@ -17,7 +17,8 @@ class PoolSurvey:
     `num_ready` take requests. `cached_blocks` is summed over pods. `hit_ratio` is of the requests that this process
     routed lately, None before the first. `out_of_step` wait for a snapshot; `other_model` serve another model than the
     pool's; `unknown_root` have a hash root that the fleet secret does not give; `apart` differ from most of their
-    pool's pods in tokenizer or hash root, so that they share no prefixes with those. `digest_resyncs` counts by pod.
+    pool's pods in tokenizer or hash root, so that they share no prefixes with those; `refusing` do not let the router
+    in. `digest_resyncs` counts by pod.
     `takers` are other pools that have pods which this one's selector finds too.
     """
 
@@ -29,6 +30,7 @@ class PoolSurvey:
     other_model: tuple[str, ...] = ()
     unknown_root: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    refusing: tuple[str, ...] = ()
     digest_resyncs: Mapping[str, int] = field(default_factory=dict)
     takers: tuple[str, ...] = ()
 
@@ -49,6 +51,7 @@ def survey_pool(fleet: Fleet, pool: str, *, takers: tuple[str, ...] = ()) -> Poo
         other_model=_names(pod for pod in known if not pod.fits),
         unknown_root=_names(pod for pod in known if pod.fits and pod.root is None),
         apart=_names(pod for pod in known if pod.fits and pod.root is not None and pod.group != main),
+        refusing=_names(pod for pod in pods if pod.is_wanted and pod.subscriber.is_refused),
         digest_resyncs={pod.ref.name: pod.subscriber.num_digest_resyncs for pod in pods},
         takers=takers,
     )

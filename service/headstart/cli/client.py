@@ -16,6 +16,7 @@ import grpc
 from headstart.cli.values import MAX_INT32, MAX_UINT32, MAX_UINT64, endpoint, seconds, whole, words
 from headstart.contract.proto import inference_pb2 as pb
 from headstart.edge.keyed_channel import KeyedChannel
+from headstart.edge.keys import first_key
 from headstart.edge.listening import MIN_PING_INTERVAL_S
 from headstart.edge.tls import NamedFile, client_credentials
 from headstart.errors import ConfigError
@@ -106,7 +107,7 @@ def _read_key(path: str | None) -> str:
         raise ConfigError(f"{origin} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{origin} holds no key: it is not ASCII") from None
-    key = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    key = first_key(text)
     if path is not None and not key:
         raise ConfigError(f"{origin} is empty")
     if not all("!" <= char <= "~" for char in key):
@@ -179,7 +180,7 @@ def open_channel(target: str, access: Access) -> Iterator[grpc.Channel]:
         channel = grpc.secure_channel(target, access.credentials, options=options)
     with channel:
         # A keyed channel has what stubs use of a channel, and no more.
-        yield cast(grpc.Channel, KeyedChannel(channel, access.key)) if access.key else channel
+        yield cast(grpc.Channel, KeyedChannel(channel, lambda: access.key)) if access.key else channel
 
 
 def report_failure(

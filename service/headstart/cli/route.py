@@ -6,10 +6,13 @@ import argparse
 import asyncio
 import signal
 import typing
+from pathlib import Path
 
 from headstart.cli.flags import OPERATOR_SECTIONS, add_settings_flags, settings_from
 from headstart.cli.progress import teller
-from headstart.config import Settings
+from headstart.config import DEFAULT_SECRETS_DIR, Settings
+from headstart.edge.keys import first_key
+from headstart.settings_file import read_secret, secret_files
 
 if typing.TYPE_CHECKING:
     from headstart_operator.config import OperatorConfig
@@ -32,7 +35,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     from headstart.telemetry.logs import set_up_logging
 
-    config = operator_config(settings)
+    config = operator_config(settings, key_source=_key_source(parsed.secrets_dir))
     is_json = settings.telemetry.log_format == "json"
     set_up_logging(level=settings.telemetry.log_level, is_json=is_json)
     tell = teller(is_json=is_json)
@@ -52,8 +55,8 @@ def _exit_at_once(number: int, frame: object) -> None:  # noqa: ARG001 the signa
     raise SystemExit(0)
 
 
-def operator_config(settings: Settings) -> OperatorConfig:
-    """The operator's part of the settings. Raises ConfigError."""
+def operator_config(settings: Settings, *, key_source: Path | None = None) -> OperatorConfig:
+    """The operator's part of the settings. `key_source` is a file that may hold its key. Raises ConfigError."""
     from headstart_operator.config import OperatorConfig, parse_endpoints
     from headstart_operator.decision.admission import QueueLimits
     from headstart_operator.decision.score import Policy
@@ -62,6 +65,7 @@ def operator_config(settings: Settings) -> OperatorConfig:
     from headstart.app.entrance import entrance_options
 
     chosen, server = settings.operator, settings.server
+    key = first_key(chosen.pod_key.get_secret_value())
     return OperatorConfig(
         endpoints=parse_endpoints(chosen.endpoints),
         namespace=chosen.namespace,
@@ -75,7 +79,8 @@ def operator_config(settings: Settings) -> OperatorConfig:
         policy=Policy(chosen.policy),
         fleet_secret=settings.cache.hash_seed.get_secret_value().encode(),
         pod_access=PodAccess(
-            key=_first_line(chosen.pod_key.get_secret_value()),
+            key=key,
+            key_source=str(key_source) if key_source is not None and _holds(key_source, key) else "",
             ca_file=chosen.pod_tls.ca_file,
             cert_file=chosen.pod_tls.cert_file,
             key_file=chosen.pod_tls.key_file,
@@ -100,6 +105,10 @@ def operator_config(settings: Settings) -> OperatorConfig:
     )
 
 
-def _first_line(keys: str) -> str:
-    """A file of keys holds one a line, two while one is replaced: pods take each of them."""
-    return next((line.strip() for line in keys.splitlines() if line.strip()), "")
+def _key_source(secrets_dir: str | None) -> Path | None:
+    return secret_files(Path(secrets_dir or DEFAULT_SECRETS_DIR)).get("operator.pod_key")
+
+
+def _holds(path: Path, key: str) -> bool:
+    """Whether the key in effect is that of the file: a variable would win over it, and then the file says nothing."""
+    return bool(key) and first_key(read_secret(path)) == key

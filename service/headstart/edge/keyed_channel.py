@@ -12,11 +12,14 @@ from headstart.edge.access import HEADER
 
 
 class KeyedChannel:
-    """As much of a channel as stubs and their owners use. `close` is for channels of grpc.aio."""
+    """As much of a channel as stubs and their owners use. `close` is for channels of grpc.aio.
 
-    def __init__(self, channel: Any, key: str) -> None:
+    `key` is asked at the start of each call, since a key may be replaced while a connection lasts.
+    """
+
+    def __init__(self, channel: Any, key: Callable[[], str]) -> None:
         self._channel = channel
-        self._entry = (HEADER, f"Bearer {key}")
+        self._key = key
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         return self._keyed(self._channel.unary_unary(*args, **kwargs))
@@ -29,6 +32,6 @@ class KeyedChannel:
 
     def _keyed(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def call(request: Any, *, metadata: Sequence[tuple[str, str | bytes]] | None = None, **kwargs: Any) -> Any:
-            return start(request, metadata=(*(metadata or ()), self._entry), **kwargs)
+            return start(request, metadata=(*(metadata or ()), (HEADER, f"Bearer {self._key()}")), **kwargs)
 
         return call

@@ -54,6 +54,11 @@ class KeyRing:
             _LOGGER.info("API keys of %d tenants were read anew", self.num_tenants)
 
 
+def first_key(text: str) -> str:
+    """The key that a client uses of such a file's text, "" when it holds none: what comes after is on its way out."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def read_keys(folder: Path) -> Mapping[bytes, str]:
     """Digest -> tenant. Raises ConfigError that names the file and what is wrong with it."""
     try:

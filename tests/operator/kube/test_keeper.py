@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from headstart_operator.kube.pools import KubernetesPools
 from headstart_operator.pods.fleet import Fleet
 from headstart_operator.pods.survey import survey_pool
 from operator_rig import start_simulated_pod, until
+from support.doors import write_keys
 from support.kube_server import EVENTS, PODS, POOLS, KubeServer, engine_pool, pod
 
 
@@ -106,6 +108,26 @@ async def test_a_status_is_written_once_and_again_only_when_it_differs() -> None
         for _ in range(3):
             await rig.look()
         assert (rig.num_patches(), rig.events()) == (1, [])
+
+
+async def test_pods_that_refuse_the_router_are_named_in_status_and_event(tmp_path: Path) -> None:
+    locked = await start_simulated_pod("pod-b", server__auth__keys_dir=write_keys(tmp_path / "keys"))
+    try:
+        async with served() as (server, _), keeping(server) as rig:
+            server.pods = [*server.pods, pod("b", ip="127.0.0.1", labels={"app": "locked"})]
+            server.put(POOLS, engine_pool("locked", port=locked.grpc_port))
+            await until(lambda: survey_pool(rig.fleet, "locked").refusing == ("pod-b",))
+            await rig.look()
+            conditions = {each["type"]: each for each in rig.status("locked")["conditions"]}
+            assert [conditions[kind]["reason"] for kind in ("Ready", "IndexInSync")] == ["RouterRefused"] * 2
+            words = "pod-b: refuse the router's key, operator.pod_key"
+            assert words in conditions["Ready"]["message"]
+            assert [(each["reason"], each["message"]) for each in server.collections[EVENTS]] == [
+                ("RouterRefused", words)
+            ]
+            assert rig.condition("Ready") == ("True", "PodsReady")
+    finally:
+        await locked.stop()
 
 
 async def test_who_does_not_hold_the_lease_writes_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from headstart_operator.kube.status import differences, pool_status, some_names
+from headstart_operator.kube.status import pool_status, some_names, troubles
 from headstart_operator.pods.survey import PoolSurvey
 
 ITEM: dict[str, Any] = {"metadata": {"name": "chat", "generation": 3}}
@@ -56,6 +56,16 @@ def test_before_the_first_request_there_is_no_hit_ratio() -> None:
             ("True", "PodsReady"),
             ("False", "AwaitingSnapshot"),
         ),
+        (
+            PoolSurvey(num_total=2, out_of_step=("a", "b"), refusing=("a", "b")),
+            ("False", "RouterRefused"),
+            ("False", "RouterRefused"),
+        ),
+        (
+            PoolSurvey(num_total=2, num_ready=1, out_of_step=("b",), refusing=("b",)),
+            ("True", "PodsReady"),
+            ("False", "RouterRefused"),
+        ),
         (PoolSurvey(num_total=2, num_ready=2, unknown_root=("b",)), ("True", "PodsReady"), ("False", "PodsDiffer")),
         (PoolSurvey(num_total=2, num_ready=1, other_model=("b",)), ("True", "PodsReady"), ("False", "PodsDiffer")),
     ],
@@ -83,6 +93,6 @@ def test_a_transitions_time_stays_until_the_status_of_the_condition_changes() ->
 def test_few_names_are_all_said_and_many_are_counted() -> None:
     assert some_names(("a", "b", "c")) == "a, b, c"
     assert some_names(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
-    assert differences(WELL) == ()
-    (said,) = differences(PoolSurvey(apart=("pod-7",)))
-    assert said.startswith("pod-7: ")
+    assert troubles(WELL) == ()
+    ((reason, said),) = troubles(PoolSurvey(apart=("pod-7",)))
+    assert (reason, said.startswith("pod-7: ")) == ("PodsDiffer", True)

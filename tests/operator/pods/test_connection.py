@@ -164,6 +164,33 @@ async def test_a_pod_that_lets_the_router_in_no_more_is_told_of_once_and_is_not_
         assert caplog.text.count("operator.pod_key must be a key") == 2
 
 
+async def test_a_router_whose_key_is_replaced_goes_on_with_the_new_one_from_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys, own = write_keys(tmp_path / "keys"), tmp_path / "operator__pod_key"
+    own.write_text(KEYS["operator"] + "\n")
+    pod = await start_simulated_pod("pod", server__auth__keys_dir=keys)
+    source = StaticPods((f"127.0.0.1:{pod.grpc_port}",))
+    fleet = Fleet(source, connect=PodConnector(PodAccess(key=KEYS["operator"], key_source=str(own))).connect)
+    fleet.start()
+    try:
+        await until(fleet.snapshot)
+        (Path(keys) / "operator").write_text("another-key-for-the-router")
+        pod.entrance.refresh()
+        fleet.doubt(fleet.snapshot()[0].key)
+        (followed,) = fleet.pods()
+        await until(lambda: followed.subscriber.is_refused)
+        own.write_text("\n")
+        await until(lambda: "holds no key now" in caplog.text)
+        own.write_text("another-key-for-the-router\n" + KEYS["operator"])
+        await until(fleet.snapshot)
+        assert not followed.subscriber.is_refused
+        assert "another-key" not in caplog.text
+    finally:
+        await fleet.close()
+        await pod.stop()
+
+
 @pytest.mark.parametrize(("key", "status"), [("", "UNAUTHENTICATED"), (KEYS["t1"], "PERMISSION_DENIED")])
 async def test_a_router_without_an_admins_key_is_told_what_to_set(
     keys: str, caplog: pytest.LogCaptureFixture, key: str, status: str
@@ -210,3 +237,18 @@ def test_of_a_file_of_two_keys_the_router_uses_the_first() -> None:
     access = operator_config(load_settings(given)).pod_access
     assert access.key == "the-routers-new-key"
     PodConnector(access)
+
+
+def test_the_routers_key_is_read_again_from_the_file_that_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "operator__pod_key"
+    file.write_text("of-the-file\nold\n")
+
+    def source() -> str:
+        settings = load_settings({"operator.endpoints": "a:1"}, secrets_dir=str(tmp_path))
+        return operator_config(settings, key_source=file).pod_access.key_source
+
+    assert source() == str(file)
+    monkeypatch.setenv("HEADSTART_OPERATOR__POD_KEY", "of-the-variable")
+    assert source() == ""

@@ -39,7 +39,7 @@ class GrpcClient:
             channel = grpc.aio.insecure_channel(endpoint, options=options)
         else:
             channel = grpc.aio.secure_channel(endpoint, access.credentials, options=options)
-        self._channel: Any = KeyedChannel(channel, access.key) if access.key else channel
+        self._channel: Any = KeyedChannel(channel, lambda: access.key) if access.key else channel
         self._inference = rpc.InferenceStub(self._channel)
         self._salt = secrets.token_hex(4)
 
