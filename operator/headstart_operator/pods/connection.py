@@ -1,8 +1,9 @@
 """How the router reaches a pod: the connection's options, TLS, and the router's own key. Knows nothing of requests.
 
-Certificates are read for each new connection, so a pod that comes later gets what is valid then; a connection keeps what
-it was opened with. The key is looked at for each call, so a pod that refuses the old one is next asked with the new one.
-Owner of its state: the fleet that connects.
+Certificates are read for each new connection, so a pod that comes later gets what is valid then; a connection keeps
+what it was opened with. The key is looked at for each call, so a pod that refuses the old one is next asked with the
+new one. Owner of its state: the fleet that
+connects.
 """
 
 from __future__ import annotations
