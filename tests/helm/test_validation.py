@@ -72,6 +72,10 @@ _REFUSED: list[tuple[str, Keys]] = [
         "networkPolicy.otlp.ports: 9999 of",
         {"telemetry.otlp.endpoint": "http://c:9999/x", "telemetry.traces.enabled": True},
     ),
+    ("resources.limits.memory: 1.5Gi is below resources.requests.memory, 2Gi;", {"resources.limits.memory": "1.5Gi"}),
+    ("operator.resources.limits.cpu: 10m is below", {"operator.resources.limits": {"cpu": "10m"}}),
+    ("tests.resources.limits.memory: 1e6 is below", {"tests.resources.limits.memory": "1e6"}),
+    ("model.download.resources.limits.memory: 1M is", _HF | {"model.download.resources.limits.memory": "1M"}),
     ("extraVolumeMounts: /tmp is taken", {"extraVolumeMounts": [{"name": "x", "mountPath": "/tmp"}]}),
 ]
 _ACCEPTED: list[Keys] = [
@@ -84,6 +88,8 @@ _ACCEPTED: list[Keys] = [
     {"podDisruptionBudget.minAvailable": 0},
     {"service.externalTrafficPolicy": "Local", "service.type": "NodePort"},
     {"operator.sidecars": [{"name": "engine", "image": "i"}], "operator.extraVolumes": [{"name": "model"}]},
+    {"resources.limits.memory": None},
+    {"model.download.resources.limits.memory": "1M"},
     {"telemetry.otlp.endpoint": "http://c:4318/x", "telemetry.traces.enabled": True},
 ]
 
@@ -98,6 +104,30 @@ def test_it_is_refused_by_its_key(message: str, keys: Keys) -> None:
 @pytest.mark.parametrize("keys", _ACCEPTED, ids=lambda keys: " ".join(keys))
 def test_its_neighbour_is_accepted(keys: Keys) -> None:
     assert render(values_of(keys))
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ("999m", 1),
+        (0.5, "501m"),
+        ("1k", "1.1e3"),
+        ("1999M", "2G"),
+        ("2G", "2Gi"),
+        ("1023Ki", "1Mi"),
+        ("1023Gi", "1Ti"),
+        ("999G", "1T"),
+        ("1E", "1Ei"),
+        (17179869183, "16Gi"),
+        ("15.9Gi", 17179869184),
+    ],
+)
+def test_quantities_are_compared_in_whatever_units_they_are(less: Any, more: Any) -> None:
+    both = {"resources.limits.memory": less, "resources.requests.memory": more}
+    with pytest.raises(HelmError, match=r"- resources\.limits\.memory: "):
+        render(values_of(both))
+    render(values_of(dict(zip(both, (more, less), strict=True))))
+    render(values_of(dict.fromkeys(both, more)))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ Rules across values. Each message names the key and says what to do; all that ar
 */}}
 {{- define "headstart.validate" -}}
 {{- $found := list -}}
-{{- range $part := list "model" "scaling" "security" "accelerator" "telemetry" "router" "pods" -}}
+{{- range $part := list "model" "scaling" "security" "accelerator" "telemetry" "router" "resources" "pods" -}}
 {{- range include (printf "headstart.validate.%s" $part) $ | splitList "\n" -}}
 {{- with trim . }}{{ $found = append $found . }}{{ end -}}
 {{- end -}}
@@ -157,6 +157,18 @@ operator.defaultPool.create: must be false when operator.watchNamespace is anoth
 {{- end }}
 {{- if gt (int (include "headstart.maxReplicas" .)) 0 }}
 operator.watchNamespace: the router would not find this release's engine pods in {{ include "headstart.namespace" . }}; set replicaCount to 0
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "headstart.validate.resources" -}}
+{{- with .Values }}
+{{- $all := dict "resources" .resources }}
+{{- if .tests.enabled }}{{ $_ := set $all "tests.resources" .tests.resources }}{{ end }}
+{{- if .operator.enabled }}{{ $_ := set $all "operator.resources" .operator.resources }}{{ end }}
+{{- if eq .model.source.type "hf" }}{{ $_ := set $all "model.download.resources" .model.download.resources }}{{ end }}
+{{- range $key, $resources := $all }}
+{{- include "headstart.limitsBelowRequests" (dict "key" $key "resources" $resources) }}
 {{- end }}
 {{- end }}
 {{- end }}
