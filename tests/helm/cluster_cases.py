@@ -130,7 +130,7 @@ NETWORK: dict[str, Case] = {
     "networkPolicy.dns.to": Case(_PEER, (*_OUT_OPERATOR, "2", "to"), _PEER),
     "networkPolicy.dns.ports": Case([5353], (*_OUT_OPERATOR, "2", "ports", "1", "port"), 5353),
     "networkPolicy.otlp.to": Case(_PEER, (*_OUT_ENGINE, "0", "to"), _PEER, _OTLP),
-    "networkPolicy.otlp.ports": Case([55, 4317], (*_OUT_OPERATOR, "2", "ports", "0", "port"), 55, _OTLP),
+    "networkPolicy.otlp.ports": Case([55], (*_OUT_OPERATOR, "2", "ports", "1", "port"), 55, _OTLP),
     "networkPolicy.hub.to": Case(_PEER, (*_OUT_ENGINE, "0", "to"), _PEER, _HF),
     "networkPolicy.hub.ports": Case([55], (*_OUT_ENGINE, "0", "ports", "0", "port"), 55, _HF),
     "networkPolicy.engineIngress": Case([_RULE], (*_IN_ENGINE, "3"), _RULE),

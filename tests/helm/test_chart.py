@@ -168,6 +168,28 @@ def test_an_engine_with_its_model_in_the_image_may_call_nobody() -> None:
     assert read(render(), ("NetworkPolicy", "engine", "spec", "policyTypes")) == ["Ingress", "Egress"]
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "protocol", "ports"),
+    [
+        ("http://c.m:9999/x", "grpc", [9999]),
+        ("https://[fd00::1]:4317", "grpc", [4317]),
+        ("http://[fd00::1]", "http/protobuf", [80]),
+        ("https://c", "http/protobuf", [443]),
+        ("http://c", "grpc", [443]),
+        ("http://c:55", "grpc", [55]),
+    ],
+)
+def test_the_collector_s_port_is_open_to_pods_and_router(endpoint: str, protocol: str, ports: list[int]) -> None:
+    keys = {"telemetry.otlp.endpoint": endpoint, "telemetry.otlp.protocol": protocol, "telemetry.traces.enabled": True}
+    objects = render(values_of(keys))
+    for component, place in (("engine", 0), ("operator", 2)):
+        rule = read(objects, ("NetworkPolicy", component, "spec", "egress"))[place]
+        assert [each["port"] for each in rule["ports"]] == ports
+    again = render(values_of(keys | {"networkPolicy.otlp.ports": [1, ports[0]]}))
+    (rule, *_) = read(again, ("NetworkPolicy", "engine", "spec", "egress"))
+    assert [each["port"] for each in rule["ports"]] == [*ports, 1]
+
+
 def test_only_the_router_and_pods_with_the_label_reach_an_engine() -> None:
     router, labelled, scrape = read(render(), ("NetworkPolicy", "engine", "spec", "ingress"))
     assert router["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"

@@ -68,10 +68,6 @@ _REFUSED: list[tuple[str, Keys]] = [
     ("sidecars: a container is named engine", {"sidecars": [{"name": "engine", "image": "i"}]}),
     ("operator.initContainers: a container", {"operator.initContainers": [{"name": "operator", "image": "i"}]}),
     ("extraVolumes: tmp is a volume's name", {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}),
-    (
-        "networkPolicy.otlp.ports: 9999 of",
-        {"telemetry.otlp.endpoint": "http://c:9999/x", "telemetry.traces.enabled": True},
-    ),
     ("resources.limits.memory: 1.5Gi is below resources.requests.memory, 2Gi;", {"resources.limits.memory": "1.5Gi"}),
     ("operator.resources.limits.cpu: 10m is below", {"operator.resources.limits": {"cpu": "10m"}}),
     ("tests.resources.limits.memory: 1e6 is below", {"tests.resources.limits.memory": "1e6"}),
@@ -90,7 +86,6 @@ _ACCEPTED: list[Keys] = [
     {"operator.sidecars": [{"name": "engine", "image": "i"}], "operator.extraVolumes": [{"name": "model"}]},
     {"resources.limits.memory": None},
     {"model.download.resources.limits.memory": "1M"},
-    {"telemetry.otlp.endpoint": "http://c:4318/x", "telemetry.traces.enabled": True},
 ]
 
 

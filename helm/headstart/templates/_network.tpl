@@ -51,3 +51,14 @@ Rules of network policies that more than one of them has.
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* `networkPolicy.otlp` with the port that telemetry.otlp.endpoint names, or that its exporter takes without one. */}}
+{{- define "headstart.collector" -}}
+{{- $otlp := .Values.telemetry.otlp -}}
+{{- $named := regexFind ":[0-9]+$" (urlParse $otlp.endpoint).host | trimPrefix ":" -}}
+{{- $isHttp := and (hasPrefix "http://" $otlp.endpoint) (eq $otlp.protocol "http/protobuf") -}}
+{{- $port := $named | default (ternary 80 443 $isHttp) | int -}}
+{{- $more := list -}}
+{{- range .Values.networkPolicy.otlp.ports }}{{ $more = append $more (int .) }}{{ end -}}
+{{- dict "to" .Values.networkPolicy.otlp.to "ports" (prepend $more $port | uniq) | toYaml -}}
+{{- end }}

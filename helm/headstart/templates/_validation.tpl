@@ -140,13 +140,6 @@ telemetry.otlp.endpoint: say where the collector is, for telemetry.traces, metri
 {{- if and $telemetry.otlp.endpoint (not (or $telemetry.traces.enabled $telemetry.metrics.otlp)) }}
 telemetry.traces.enabled: neither it nor telemetry.metrics.otlp is set, so nothing would be sent to telemetry.otlp.endpoint
 {{- end }}
-{{- /* Without a port the address says nothing that could be held against the policy. */}}
-{{- $port := regexFind ":[0-9]+(/|$)" ($telemetry.otlp.endpoint | default "") | trimPrefix ":" | trimSuffix "/" -}}
-{{- $open := list -}}
-{{- range .Values.networkPolicy.otlp.ports }}{{ $open = append $open (int .) }}{{ end -}}
-{{- if and .Values.networkPolicy.enabled $port (not (has (int $port) $open)) }}
-networkPolicy.otlp.ports: {{ $port }} of telemetry.otlp.endpoint is not among them, so nothing would get there; add it
-{{- end }}
 {{- end }}
 
 {{/* The router follows one namespace. What it makes there can neither find this release's pods nor belong to it. */}}
