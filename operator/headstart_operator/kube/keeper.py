@@ -23,6 +23,9 @@ from headstart_operator.kube.status import missing_pods, pool_status, troubles
 from headstart_operator.pods.fleet import Fleet
 from headstart_operator.pods.survey import PoolSurvey, survey_pool
 
+LOOK_S = 0.25
+"""Between looks, which cost no call: what pods have become is written soon after, not by the beat of the writing."""
+
 INTERVAL_S = 1.0
 FIGURES_INTERVAL_S = 15.0
 _AFTER_ERROR_S = 5.0
@@ -75,14 +78,14 @@ class PoolKeeper:
         self._kept: dict[str, _Kept] = {}
 
     async def run(self, fleet: Fleet) -> None:
-        """Look once a second, for ever."""
+        """Look, for ever."""
         while True:
             try:
                 await self.look(fleet)
             except KubeError as error:
                 _LOGGER.warning("the default EnginePool was not made or changed: %s", error)
                 await asyncio.sleep(_AFTER_ERROR_S)
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(LOOK_S)
 
     async def look(self, fleet: Fleet) -> None:
         """Write what has to be written now. A status that the API does not take is tried again later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from headstart.app.pod import Pod
 from headstart.contract.events import Stored
+from headstart_operator.kube import keeper
 from headstart_operator.kube.client import KubeClient, KubeError, load_credentials
 from headstart_operator.kube.default import DefaultPool
 from headstart_operator.kube.events import EventRecorder
@@ -128,6 +130,23 @@ async def test_pods_that_refuse_the_router_are_named_in_status_and_event(tmp_pat
             assert rig.condition("Ready") == ("True", "PodsReady")
     finally:
         await locked.stop()
+
+
+async def test_what_pods_become_is_looked_for_more_often_than_a_status_may_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "INTERVAL_S", RENEW_DEADLINE_S - 1)
+    async with served() as (server, _), keeping(server) as rig:
+        running = asyncio.create_task(rig.keeper.run(rig.fleet))
+        try:
+            await until(lambda: rig.num_patches() == 1)
+            server.say("MODIFIED", pod("a", 200, ip="127.0.0.1", labels={"app": "chat"}, ready=False))
+            await until(lambda: survey_pool(rig.fleet, "chat").num_ready == 0)
+            rig.clock.now_s += RENEW_DEADLINE_S - 1
+            await until(lambda: rig.condition("Ready") == ("False", "NoReadyPods"), timeout_s=5)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_who_does_not_hold_the_lease_writes_nothing() -> None:
