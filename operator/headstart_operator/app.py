@@ -103,9 +103,12 @@ class Operator:
         await self.fleet.wait_ready()
 
     async def drain(self, *, delay_s: float, timeout_s: float) -> None:
-        """Not ready from now on, requests still taken for `delay_s`, then only finished for `timeout_s`."""
+        """Not ready from now on, requests still taken for `delay_s`, then only finished for `timeout_s`.
+
+        Another router may write statuses at once.
+        """
         self.health.is_leaving = True
-        await asyncio.sleep(delay_s)
+        await asyncio.gather(self.source.stop(), asyncio.sleep(delay_s))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.balancer.num_running:

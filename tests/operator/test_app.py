@@ -21,6 +21,7 @@ from headstart.errors import ConfigError
 from headstart_operator.app import Operator, serve, start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
 from operator_rig import Answer, generate, prompt, rig, start_simulated_pod, until
+from support.kube_server import KubeServer
 
 
 def test_endpoints_are_read_in_order_and_once() -> None:
@@ -121,6 +122,24 @@ async def test_a_drain_shows_at_once_and_lets_requests_finish() -> None:
         assert (await health.Check(health_pb2.HealthCheckRequest(service="liveness"))).status == serving
         assert len((await running).token_ids[0]) == 30
         await draining
+
+
+async def test_a_drain_lets_another_router_write_from_its_beginning_on() -> None:
+    async with KubeServer() as server:
+        operator = await start_operator(_config(endpoints=(), kube_api=server.url, namespace="ns", lease="l"))
+
+        def holder() -> str | None:
+            lease = server.find("/apis/coordination.k8s.io/v1/namespaces/ns/leases", "l")
+            return None if lease is None else lease["spec"]["holderIdentity"]
+
+        try:
+            await until(holder)
+            draining = asyncio.create_task(operator.drain(delay_s=3600, timeout_s=0))
+            await until(lambda: holder() == "")
+            draining.cancel()
+        finally:
+            await operator.stop()
+        assert holder() == ""
 
 
 async def test_what_still_runs_when_it_stops_gets_its_ends_and_then_the_status() -> None:
