@@ -109,9 +109,6 @@ ROUTER: dict[str, Case] = {
     "operator.defaultPool.name": Case("chat", (*OPERATOR_SETTINGS, "operator", "default_pool"), "chat"),
     "operator.tls.existingSecret": Case("o", (*OPERATOR_POD, "volumes", "tls", "secret", "secretName"), "o", _TLS),
     "rbac.create": Case(False, ("RoleBinding", "operator"), ABSENT),
-    "rbac.clusterWide": Case(
-        True, ("ClusterRoleBinding", "ns-rel-headstart-operator", "roleRef", "kind"), "ClusterRole"
-    ),
     "crds.install": Case(False, ("CustomResourceDefinition", "enginepools.headstart.dev"), ABSENT),
     "crds.keep": Case(
         False,
