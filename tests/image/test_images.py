@@ -128,3 +128,16 @@ def test_a_model_can_be_downloaded_only_into_what_can_be_written(image: Image, r
     with container.run(image, root, "download", "lab/tiny", "--to", "/models") as refused:
         refused.wait_for("cannot write a model to /models")
         assert refused.process.wait(timeout=60) == 2
+
+
+def test_no_control_group_of_a_container_is_left_behind(image: Image, root: Path) -> None:
+    before = _control_groups()
+    with container.run(image, root, "download", "lab/tiny", "--to", "/models") as refused:
+        refused.wait_for("cannot write")
+    assert _control_groups() == before
+
+
+def _control_groups() -> set[Path]:
+    """Those of the tests, in every hierarchy."""
+    top = Path("/sys/fs/cgroup")
+    return {*top.glob("headstart*"), *top.glob("*/headstart*")} - {*top.glob("*/headstart-node-*")}

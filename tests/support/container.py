@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
@@ -49,7 +48,7 @@ def run(image: Image, root: Path, *arguments: str, environment: Sequence[str] = 
     name = f"headstart-test-{uuid.uuid4().hex[:8]}"
     bundle = root.parent / name
     bundle.mkdir()
-    specification = _specification(image, root, arguments, [*environment])
+    specification = _specification(image, root, arguments, [*environment], name)
     (bundle / "config.json").write_text(json.dumps(specification))
     command = ["runc", "run", "--bundle", str(bundle), name]
     with subprocess.Popen(
@@ -62,7 +61,9 @@ def run(image: Image, root: Path, *arguments: str, environment: Sequence[str] = 
             process.communicate(timeout=30)
 
 
-def _specification(image: Image, root: Path, arguments: Sequence[str], environment: list[str]) -> dict[str, Any]:
+def _specification(
+    image: Image, root: Path, arguments: Sequence[str], environment: list[str], name: str
+) -> dict[str, Any]:
     config = image.config["config"]
     return {
         "ociVersion": "1.0.2",
@@ -84,7 +85,7 @@ def _specification(image: Image, root: Path, arguments: Sequence[str], environme
         ],
         "linux": {
             "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
-            "cgroupsPath": f"/headstart-image-tests/{root.parent.name}-{os.getpid()}",
+            "cgroupsPath": f"/{name}",  # runc takes this one away and none above it
         },
     }
 
