@@ -64,6 +64,7 @@ MODEL: dict[str, Case] = {
     ),
     "model.offline": Case(False, (*_ENV, "HF_HUB_OFFLINE"), ABSENT),
     "model.download.resources": Case({"limits": {"cpu": 1}}, (*_DOWNLOAD, "resources", "limits", "cpu"), 1, _HF),
+    "model.download.sizeLimit": Case("7Gi", (*ENGINE_POD, "volumes", "model", "emptyDir", "sizeLimit"), "7Gi", _HF),
     "model.download.endpoint": Case("http://m", (*_DOWNLOAD, "env", "HF_ENDPOINT", "value"), "http://m", _HF),
     "engine": Case({"scheduler": {"max_num_seqs": 7}}, (*ENGINE_SETTINGS, "scheduler", "max_num_seqs"), 7),
     "hashSeed.existingSecret": Case(

@@ -66,7 +66,7 @@ yes
 {{- else if eq $source.type "hf" }}
 {{- if not .Values.model.persistence.enabled }}
 - name: model
-  emptyDir: {}
+  emptyDir: {{ with .Values.model.download.sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}
 {{- else if not .Values.model.persistence.perReplica }}
 - name: model
   persistentVolumeClaim: {claimName: {{ default (printf "%s-model" (include "headstart.fullname" .)) .Values.model.persistence.existingClaim }}}
