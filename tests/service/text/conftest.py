@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from headstart.text import tokenizer as text_tokenizer
+from support.chat_families import STYLES, Family
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 CORPUS = (
@@ -109,3 +110,21 @@ def mistral_like() -> Tokenizer:
     names = ("<unk>", "<s>", "</s>", "[TURN]", "[/TURN]")
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def families(
+    request: pytest.FixtureRequest, write_model: Callable[..., Path], smollm: text_tokenizer.Tokenizer
+) -> dict[str, Family]:
+    made = {}
+    for name, (template, variables) in STYLES.items():
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, **variables}
+        made[name] = Family(write_model(request.getfixturevalue(name), tokenizer_config=config))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": smollm.template,
+        **smollm.special_tokens,
+    }
+    library = json.dumps(json.loads(smollm.to_document())["tokenizer"])
+    made["smollm"] = Family(write_model(library, tokenizer_config=config))
+    return made
