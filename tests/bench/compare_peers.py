@@ -73,6 +73,14 @@ PEERS_OF = {OURS: (LLAMACPP, VLLM, VLLM_SMALL), OURS_QUANTIZED: (LLAMACPP_Q4_1, 
 """llama.cpp is compared with at the same width of weights; vLLM has one."""
 
 
+AVX2_ENVIRONMENT = {
+    "HEADSTART_ISA": "avx2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
+
 class Engine(NamedTuple):
     """`measure` takes a workload and a seed."""
 
@@ -112,6 +120,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--vllm-small-budget", type=int, help="A second vLLM with so many tokens a step, for W5.")
     parser.add_argument("--workloads", type=workload_names, default=list(WORKLOADS), help="W4 is W4c and W4w [all].")
     parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--avx2", action="store_true", help="Nobody uses AVX-512; llama.cpp must be built without.")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="Of llama.cpp.")
     return parser.parse_args()
 
@@ -141,7 +150,7 @@ def worker_commands(
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, list[str], dict[str, str], frozenset[str]]]:
     """Name, command, environment and workloads of each engine that has a process of its own."""
-    plain = plain_environment()
+    plain = plain_environment() | (AVX2_ENVIRONMENT if options.avx2 else {})
     everything = frozenset(WORKLOADS)
     ours = [sys.executable, str(HERE / "peer_headstart.py"), "--device", "cpu"]
     yield OURS, [*ours, "--dtype", "bfloat16"], plain, everything
@@ -158,7 +167,7 @@ def worker_commands(
         "HF_HUB_OFFLINE": "1",
     }
     vllm = [str(options.vllm), str(HERE / "peer_vllm.py"), "--model", str(options.models / HF)]
-    vllm += ["--dtype", options.vllm_dtype] + ["--eager"] * options.vllm_eager
+    vllm += ["--dtype", options.vllm_dtype] + ["--eager"] * options.vllm_eager + ["--avx2"] * options.avx2
     yield VLLM, vllm, environment, everything
     if options.vllm_small_budget is not None:
         yield VLLM_SMALL, [*vllm, "--budget", str(options.vllm_small_budget)], environment, frozenset({"W5"})

@@ -26,7 +26,10 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--budget", type=int, help="max_num_batched_tokens.")
     parser.add_argument("--eager", action="store_true", help="Do not compile.")
+    parser.add_argument("--avx2", action="store_true", help="As on a processor without AVX-512.")
     options = parser.parse_args()
+    if options.avx2:
+        hide_avx512()
     engine = VllmEngine(options)
     engine.play([Ask("first", list(range(1000, 1016)), 1)])
     first = {
@@ -39,6 +42,16 @@ def main() -> None:
         engine.play(warm_up(f"warm/{number}").asks)
     serve_rows(engine.measure, first)
     os._exit(0)  # its threads do not all end by themselves
+
+
+def hide_avx512() -> None:
+    """vLLM chooses its kernels, and torch what it compiles, by these."""
+    import torch
+    import torch._inductor.config
+
+    torch.cpu._is_avx512_supported = lambda: False
+    torch.cpu._is_avx512_bf16_supported = lambda: False
+    torch._inductor.config.cpp.simdlen = 256
 
 
 class VllmEngine:
