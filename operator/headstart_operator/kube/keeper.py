@@ -100,7 +100,7 @@ class PoolKeeper:
         if self.default is not None and self._pools.has_listed and self._lease.is_held:
             done = await self.default.look(self._pools.objects.get(self.default.pool.name))
             if done is not None:
-                await self._events.record(done.item, done.reason, done.message, kind="Normal")
+                await self._events.record(done.item, done.reason, done.message, kind=done.kind)
 
     async def _look_at_pools(self, fleet: Fleet) -> None:
         objects = self._pools.objects

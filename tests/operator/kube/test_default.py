@@ -90,13 +90,59 @@ async def test_what_the_settings_say_is_brought_in_and_what_a_person_added_stays
         assert rig.num("PATCH") == 1
 
 
-@pytest.mark.parametrize("owners", [[], [{**OWNER, "name": "another"}]])
-async def test_a_pool_that_is_not_its_deployments_is_left_alone(owners: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("owners", "labels", "why"),
+    [
+        ([{**OWNER, "name": "another"}], {"release": "r"}, "it belongs to Deployment another"),
+        ([], {"release": "mine"}, "it has neither an owner nor the router's own labels"),
+        ([], {}, "it has neither an owner nor the router's own labels"),
+    ],
+)
+async def test_a_persons_pool_is_left_alone_and_what_differs_is_told_once(
+    owners: list[Any], labels: dict[str, str], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with started() as rig:
         await rig.keeper().look(None)
-        rig.put(metadata={**rig.item["metadata"], "ownerReferences": owners})
-        assert await rig.keeper(port=2).look(rig.item) is None
+        rig.put(metadata={**rig.item["metadata"], "ownerReferences": owners, "labels": labels})
+        keeper = rig.keeper(port=2)
+        done = await keeper.look(rig.item)
+        assert (done.reason, done.kind) == ("DefaultPoolNotKept", "Warning")
+        assert why in done.message
+        assert done.message.endswith("spec.port")
+        assert [await keeper.look(rig.item) for _ in range(3)] == [None] * 3
+        assert caplog.text.count("EnginePool chat is not kept to the router's settings") == 1
         assert rig.num("PATCH") == 0
+        rig.put(spec={**rig.item["spec"], "port": 3, "routing": {"policy": "least-loaded"}})
+        assert "spec.port, spec.routing" in (await keeper.look(rig.item)).message
+
+
+async def test_a_pool_that_has_lost_its_owner_is_taken_back_and_kept_again() -> None:
+    async with started() as rig:
+        await rig.keeper().look(None)
+        metadata = {key: value for key, value in rig.item["metadata"].items() if key != "ownerReferences"}
+        rig.put(metadata=metadata)
+        keeper = rig.keeper(port=2)
+        done = await keeper.look(rig.item)
+        assert done.message == "changed to the router's settings: metadata.ownerReferences, spec.port"
+        assert rig.item["metadata"]["ownerReferences"] == [OWNER]
+        assert rig.item["metadata"]["labels"] == {"release": "r"}
+        assert rig.item["spec"]["port"] == 2
+        assert await keeper.look(rig.item) is None
+
+
+async def test_a_pool_that_cannot_be_taken_back_yet_is_told_and_tried_again_later() -> None:
+    async with started() as rig:
+        rig.server.refuse("GET", "/deployments", 403, times=2)
+        await rig.keeper().look(None)
+        keeper = rig.keeper(port=2)
+        done = await keeper.look(rig.item)
+        assert done.reason == "DefaultPoolNotKept"
+        assert "Deployment the-router cannot be read" in done.message
+        assert await keeper.look(rig.item) is None
+        assert sum("/deployments" in path for _, path in rig.server.calls) == 2
+        rig.now_s += UNSEEN_INTERVAL_S
+        await keeper.look(rig.item)
+        assert rig.item["metadata"]["ownerReferences"] == [OWNER]
 
 
 async def test_one_that_is_about_to_go_and_one_that_changed_meanwhile_are_left_for_the_next_look() -> None:
@@ -122,8 +168,9 @@ async def test_one_that_the_watch_leaves_out_for_its_labels_gets_them() -> None:
 async def test_a_persons_pool_that_the_watch_does_not_show_is_asked_for_now_and_then() -> None:
     async with started() as rig:
         await rig.keeper().look(None)
-        rig.put(metadata={**rig.item["metadata"], "ownerReferences": []})
+        rig.put(metadata={**rig.item["metadata"], "ownerReferences": [], "labels": {}})
         keeper = rig.keeper(port=2)
+        assert (await keeper.look(None)).reason == "DefaultPoolNotKept"
         for _ in range(3):
             assert await keeper.look(None) is None
         assert rig.num("POST") == 2
