@@ -110,7 +110,7 @@ def _pools_source(config: OperatorConfig, kube: KubeClient, namespace: str) -> S
     from headstart_operator.kube.pools import KubernetesPools
 
     identity = f"{pod_name(os.environ)}_{secrets.token_hex(4)}"
-    pods = KubernetesPools(kube, namespace=namespace, selector=config.pool_selector)
+    pods = KubernetesPools(kube, namespace=namespace, selector=config.pool_selector, lasting=config.default_pool)
     lease = Lease(kube, namespace=namespace, name=config.lease, identity=identity, deployment=config.default_pool_owner)
     events = EventRecorder(kube, namespace=namespace, instance=identity)
     keeper = PoolKeeper(kube, lease, pods, events, default=_default_pool(config))

@@ -37,6 +37,7 @@ async def test_without_a_selector_or_with_a_default_pool_pools_are_followed(sett
     source = open_source(OperatorConfig(kube_api=_API, namespace="models", **settings))  # type: ignore[arg-type]
     assert isinstance(source.pods, KubernetesPools)
     assert source.pods.namespace == "models"
+    assert vars(source.pods)["_lasting"] == settings.get("default_pool", "")
     assert source.duties is not None
     await source.close()
 

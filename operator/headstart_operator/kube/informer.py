@@ -21,6 +21,8 @@ SILENCE_S = 75.0
 _WATCH_S = 300
 _FIRST_BACKOFF_S = 0.2
 _MAX_BACKOFF_S = 10.0
+_MISSING_BACKOFF_S = 1.0
+"""At most, while the API has no such collection, as when a resource's definition is replaced: that costs it little."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -49,12 +51,14 @@ class Informer(Generic[Item]):
     async def follow(self) -> AsyncGenerator[Mapping[str, Item], None]:
         """By uid, after each list and each change. Never ends; while the API cannot be reached the last set stands."""
         backoff_s = _FIRST_BACKOFF_S
+        told = ""
         clock = asyncio.get_running_loop().time
         while True:
             started_s = clock()
             try:
                 items, version = await self._kube.list_all(self._path, self._selector)
                 seen = _Seen(items, self._read)
+                told = ""
                 yield dict(seen.items)
                 async with aclosing(self._watch(seen, version)) as sets:
                     async for found in sets:
@@ -62,7 +66,11 @@ class Informer(Generic[Item]):
             except TimeoutError:
                 _LOGGER.warning("the watch of %s is silent, listing anew", self._name)
             except KubeError as error:
-                _LOGGER.warning("the watch of %s ended (%s), listing anew", self._name, error)
+                if error.code == 404:
+                    backoff_s = min(backoff_s, _MISSING_BACKOFF_S)
+                if str(error) != told:
+                    told = str(error)
+                    _LOGGER.warning("the watch of %s ended (%s), listing anew", self._name, error)
             if clock() - started_s > _MAX_BACKOFF_S:
                 backoff_s = _FIRST_BACKOFF_S
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))

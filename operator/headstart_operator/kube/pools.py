@@ -1,7 +1,8 @@
 """The EnginePools of a namespace, and the pods of all of them as one set.
 
 Each pool that can be read has its pods followed; one that cannot is kept with the reason, for its status. A pod that
-two pools select belongs to the one whose name comes first. Knows nothing of streams, routing or who writes.
+two pools select belongs to the one whose name comes first. One pool that is sure to come back keeps its pods while it
+is gone. Knows nothing of streams, routing or who writes.
 Owner of its state: the task that runs `follow`; others only read `pools`, `objects` and `problems`.
 """
 
@@ -48,11 +49,17 @@ def pools_path(namespace: str) -> str:
 
 
 class KubernetesPools:
-    """`selector` finds the pools themselves, all of the namespace when it is ""."""
+    """`selector` finds the pools themselves, all of the namespace when it is "".
 
-    def __init__(self, kube: KubeClient, *, namespace: str, selector: str = "", silence_s: float = SILENCE_S) -> None:
+    `lasting` names the pool that is made again whenever it is removed: meanwhile it is followed as it was. "" for none.
+    """
+
+    def __init__(
+        self, kube: KubeClient, *, namespace: str, selector: str = "", lasting: str = "", silence_s: float = SILENCE_S
+    ) -> None:
         self._kube = kube
         self.namespace = namespace
+        self._lasting = lasting
         self._silence_s = silence_s
         self._informer = Informer(
             kube, pools_path(namespace), selector=selector, read=lambda item: item, silence_s=silence_s
@@ -65,7 +72,7 @@ class KubernetesPools:
         self.objects: dict[str, Json] = {}
         """Every pool as the API has it, by name."""
         self.pools: dict[str, Pool] = {}
-        """Those that can be followed, by name."""
+        """Those that are followed, by name."""
         self.problems: dict[str, str] = {}
         """What is wrong with the others."""
 
@@ -124,6 +131,8 @@ class KubernetesPools:
                 self.problems[name] = str(error)
                 if self.problems[name] != known_problems.get(name):
                     _LOGGER.warning("EnginePool %s is not followed: %s", name, error)
+        if self._lasting in self.pools and self._lasting not in objects:
+            pools[self._lasting] = self.pools[self._lasting]
         for name, old in self.pools.items():
             new = pools.get(name)
             if new is None or _whom(new) != _whom(old):

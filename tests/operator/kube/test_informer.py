@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 import pytest
@@ -95,3 +96,26 @@ async def test_while_the_api_is_away_the_last_set_stands() -> None:
             assert not waiting.done()
             server.token, server.pods = "", [pod("2", 2)]
             assert set(await asyncio.wait_for(waiting, 20)) == {"2"}
+
+
+async def test_a_collection_that_is_missing_is_asked_for_every_second_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Waits are seconds long only in name: each is noted, and over at once."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay_s: float) -> None:
+        waits.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("headstart_operator.kube.informer.asyncio.sleep", note)
+    caplog.set_level(logging.WARNING, "headstart_operator")
+    async with KubeServer() as server:
+        server.pods = [pod("1", 1)]
+        server.refuse("GET", "/pods", 404, times=8)
+        async with following(server) as sets:
+            assert await next_uids(sets) == {"1"}
+    found = [each for each in waits if each]
+    assert (len(found), max(found) <= 1.0, found[-1] >= 0.5) == (8, True, True)
+    assert caplog.text.count("the watch of pods ended (404") == 1

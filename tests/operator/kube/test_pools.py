@@ -20,9 +20,11 @@ Sets = AsyncGenerator[frozenset[PodRef], None]
 
 
 @contextlib.asynccontextmanager
-async def following(server: KubeServer, *, selector: str = "") -> AsyncIterator[tuple[KubernetesPools, Sets]]:
+async def following(
+    server: KubeServer, *, selector: str = "", lasting: str = ""
+) -> AsyncIterator[tuple[KubernetesPools, Sets]]:
     kube = KubeClient(lambda: load_credentials(server.url))
-    pools = KubernetesPools(kube, namespace="ns", selector=selector)
+    pools = KubernetesPools(kube, namespace="ns", selector=selector, lasting=lasting)
     try:
         async with contextlib.aclosing(pools.follow()) as sets:
             yield pools, sets
@@ -175,6 +177,35 @@ async def test_only_pools_that_the_selector_finds_are_followed() -> None:
         async with following(server, selector="release=code") as (_, sets):
             await reach(sets, lambda refs: refs.keys() == {"b"})
         assert server.verbs() == {("list", "enginepools"), ("list", "pods")}
+
+
+async def test_the_pool_that_comes_back_keeps_its_pods_and_follows_them_while_it_is_gone() -> None:
+    async with _server(a="chat", b="code") as server:
+        for name in ("chat", "code"):
+            server.put(POOLS, engine_pool(name))
+        async with following(server, lasting="chat") as (pools, sets):
+            await reach(sets, lambda refs: refs.keys() == {"a", "b"})
+            for name in ("chat", "code"):
+                server.remove(POOLS, name)
+            await reach(sets, lambda refs: refs.keys() == {"a"})
+            assert (pools.objects, pools.pools.keys()) == ({}, {"chat"})
+            server.put(PODS, pod("c", labels={"app": "chat"}))
+            await reach(sets, lambda refs: refs.keys() == {"a", "c"})
+            num_lists = len(server.lists)
+            server.put(POOLS, engine_pool("chat"))
+            await reach(sets, lambda _: pools.objects.keys() == {"chat"})
+            assert len(server.lists) == num_lists
+            server.put(POOLS, engine_pool("chat", port=7))
+            await reach(sets, lambda refs: {ref.address for ref in refs.values()} == {"10.0.0.1:7"})
+
+
+async def test_the_pool_that_comes_back_is_not_followed_while_it_cannot_be_read() -> None:
+    async with _server(a="chat") as server:
+        server.put(POOLS, engine_pool("chat"))
+        async with following(server, lasting="chat") as (_, sets):
+            await reach(sets, lambda refs: refs.keys() == {"a"})
+            server.put(POOLS, engine_pool("chat", port=0))
+            await reach(sets, lambda refs: not refs)
 
 
 @pytest.mark.parametrize(
