@@ -53,6 +53,10 @@ from headstart_operator.supervisor import keep_running
 _SERVICES = (SERVICE, "headstart.v1.Router", "grpc.health.v1.Health", reflection.SERVICE_NAME)
 _LAST_WORDS_S = 0.5
 _LEARN_INTERVAL_S = 0.1
+_LEAST_CONNECTION_AGE_S = 1.0
+_MOST_CONNECTION_AGE_S = 30.0
+# What a drain leaves running is ended by `stop`, in our words, before gRPC would cut it off.
+_GRACE_BEYOND_S = 10.0
 # For a collector to take the last spans and metrics; one that is gone must not hold up the exit.
 _LAST_SIGNALS_S = 2.0
 
@@ -97,6 +101,7 @@ class Operator:
     health_port: int
     source: Source = field(repr=False)
     learning: asyncio.Task[None] = field(repr=False)
+    closing: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
 
     async def wait_ready(self) -> None:
         """Until it knows its pods, or has waited long enough for them."""
@@ -105,13 +110,20 @@ class Operator:
     async def drain(self, *, delay_s: float, timeout_s: float) -> None:
         """Not ready from now on, requests still taken for `delay_s`, then only finished for `timeout_s`.
 
-        Another router may write statuses at once.
+        Another router may write statuses at once. Clients leave during the delay, for no connection lives as long; who
+        is still there is told to go at its end.
         """
         self.health.is_leaving = True
+        self.web.leave()
         await asyncio.gather(self.source.stop(), asyncio.sleep(delay_s))
+        self.health_servicer.close()
+        self.closing.append(asyncio.create_task(self.server.stop(timeout_s + _GRACE_BEYOND_S)))
+        await self.web.refuse()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.balancer.num_running:
+                # Not the requests that run: one may have come that no handler has seen yet.
+                await asyncio.shield(self.closing[-1])
+                while self.web.num_connections:
                     await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
@@ -130,6 +142,9 @@ class Operator:
         for server in (self.server, self.health_server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
+        for task in self.closing:
+            task.cancel()
+        await asyncio.gather(*self.closing, return_exceptions=True)
         await self.catalog.close()
         await self.source.stop()
         await self.fleet.close()
@@ -158,12 +173,11 @@ async def start_operator(config: OperatorConfig) -> Operator:
     health = OperatorHealth(fleet)
     health_servicer = HealthServicer(health.probes())
     server = _server(
-        entrance,
+        _interceptors(entrance, signals, catalog),
         InferenceService(proxy, balancer, gate=entrance.gate),
         RouterServicer(fleet, balancer),
         health_servicer,
-        signals,
-        catalog,
+        config.drain_delay_s,
     )
     health_server = grpc.aio.server(options=server_options(max_receive_bytes=MAX_PROBE_BYTES))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server)
@@ -201,23 +215,21 @@ def _check_ports(config: OperatorConfig) -> None:
         check_port(config.host, port)
 
 
+def _interceptors(entrance: Entrance, signals: Signals, catalog: Catalog) -> list[grpc.aio.ServerInterceptor]:
+    guards = [AuthInterceptor(entrance.gate)] if entrance.gate is not None else []
+    return [StatusInterceptor(), *guards, SizeInterceptor(catalog.widest_limits), TracingInterceptor(signals.tracer)]
+
+
 def _server(
-    entrance: Entrance,
+    interceptors: list[grpc.aio.ServerInterceptor],
     inference: InferenceService,
     router: RouterServicer,
     health: HealthServicer,
-    signals: Signals,
-    catalog: Catalog,
+    drain_delay_s: float,
 ) -> grpc.aio.Server:
-    guards = [AuthInterceptor(entrance.gate)] if entrance.gate is not None else []
     server = grpc.aio.server(
-        interceptors=[
-            StatusInterceptor(),
-            *guards,
-            SizeInterceptor(catalog.widest_limits),
-            TracingInterceptor(signals.tracer),
-        ],
-        options=server_options(),
+        interceptors=interceptors,
+        options=server_options(max_connection_age_s=_connection_age_s(drain_delay_s)),
         maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
     )
     server.add_generic_rpc_handlers((inference.handler(),))
@@ -225,6 +237,15 @@ def _server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(_SERVICES, server)
     return server
+
+
+def _connection_age_s(drain_delay_s: float) -> float | None:
+    """So old that clients have changed to other routers before the delay of a drain is over, or None when it is short.
+
+    gRPC's clients keep a connection for as long as it works, and a Service chooses a router for connections only.
+    """
+    age_s = drain_delay_s / 2
+    return None if age_s < _LEAST_CONNECTION_AGE_S else min(age_s, _MOST_CONNECTION_AGE_S)
 
 
 async def _open_web(config: OperatorConfig, entrance: Entrance, signals: Signals, health: OperatorHealth) -> Web:

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import grpc
 import grpc.aio
 import pytest
@@ -22,6 +23,7 @@ from headstart_operator.app import Operator, serve, start_operator
 from headstart_operator.config import OperatorConfig, parse_endpoints
 from operator_rig import Answer, generate, prompt, rig, start_simulated_pod, until
 from support.kube_server import KubeServer
+from support.service_port import service_port
 
 
 def test_endpoints_are_read_in_order_and_once() -> None:
@@ -113,15 +115,63 @@ async def test_a_drain_shows_at_once_and_lets_requests_finish() -> None:
         ready = health_pb2.HealthCheckRequest(service="readiness")
         serving = health_pb2.HealthCheckResponse.SERVING
         assert (await health.Check(ready)).status == serving
-        request = pb.GenerateRequest(token_ids=prompt(1, 32), max_tokens=30)
+        request = pb.GenerateRequest(token_ids=prompt(1, 32), max_tokens=60)
         running = asyncio.create_task(generate(r.stub, request))
         await until(lambda: r.operator.balancer.num_running)
-        draining = asyncio.create_task(r.operator.drain(delay_s=0, timeout_s=20))
+        draining = asyncio.create_task(r.operator.drain(delay_s=0.5, timeout_s=20))
         await asyncio.sleep(0)
         assert (await health.Check(ready)).status != serving
         assert (await health.Check(health_pb2.HealthCheckRequest(service="liveness"))).status == serving
-        assert len((await running).token_ids[0]) == 30
+        assert len((await running).token_ids[0]) == 60
         await draining
+
+
+async def test_clients_of_a_service_notice_nothing_when_one_of_its_routers_leaves(pod: str) -> None:
+    leaving, staying = [await start_operator(_config(endpoints=(pod,), drain_delay_s=2.0)) for _ in range(2)]
+    try:
+        for operator in (leaving, staying):
+            await asyncio.wait_for(operator.wait_ready(), 15)
+        async with service_port((leaving, staying)) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = rpc.InferenceStub(channel)
+            is_over = asyncio.Event()
+
+            async def keep_asking(number: int) -> int:
+                count = 0
+                while not is_over.is_set() or count == 0:
+                    answer = await generate(stub, pb.GenerateRequest(token_ids=prompt(number, 16), max_tokens=3))
+                    assert len(answer.token_ids[0]) == 3
+                    count += 1
+                return count
+
+            clients = [asyncio.create_task(keep_asking(number)) for number in range(4)]
+            await until(lambda: leaving.balancer.num_running)
+            await leaving.drain(delay_s=2.0, timeout_s=10)
+            assert leaving.balancer.num_running == 0
+            await leaving.stop()
+            await until(lambda: staying.balancer.num_running)
+            is_over.set()
+            assert min(await asyncio.gather(*clients)) > 0
+    finally:
+        await asyncio.gather(leaving.stop(), staying.stop(), return_exceptions=True)
+
+
+async def test_a_router_that_leaves_lets_go_of_its_http_connections(pod: str) -> None:
+    operator = await start_operator(_config(endpoints=(pod,)))
+    url = f"http://127.0.0.1:{operator.web.http_port}/v1/models"
+    try:
+        await asyncio.wait_for(operator.wait_ready(), 15)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as before:
+                assert (before.status, before.headers.get("Connection")) == (200, None)
+            draining = asyncio.create_task(operator.drain(delay_s=1, timeout_s=1))
+            await asyncio.sleep(0)
+            async with session.get(url) as during:
+                assert (during.status, during.headers["Connection"]) == (200, "close")
+            await draining
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await session.get(url)
+    finally:
+        await operator.stop()
 
 
 async def test_a_drain_lets_another_router_write_from_its_beginning_on() -> None:

@@ -12,6 +12,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,8 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors go to stderr as one short text, never as a traceback."""
+    if os.getpid() == 1:
+        _heed_end()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _take_any_text()
     # gRPC's C core writes its own lines past every logging set-up: only what is wrong, unless somebody wants more.
@@ -73,6 +76,11 @@ def _run(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         return _fail(f"no such command: {name}{nearest(name, list(_COMMANDS))}; try headstart --help", 2)
     return run_command(name, *_COMMANDS[name], rest)
+
+
+def _heed_end() -> None:
+    """End at a SIGTERM until a command asks for it: the kernel gives a container's first process no other."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def _take_any_text() -> None:

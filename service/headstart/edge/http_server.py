@@ -39,6 +39,8 @@ class HttpServer:
         self._host = host
         self._context = tls.http_context() if tls is not None else None
         self.port = port
+        self._is_leaving = False
+        app.on_response_prepare.append(self._part)
         options: dict[str, Any] = {
             "handler_cancellation": True,  # a client that leaves cancels its handler, and so its request
             "access_log": None,
@@ -61,8 +63,30 @@ class HttpServer:
             ) from None
         self.port = self._runner.addresses[0][1]
 
+    @property
+    def num_connections(self) -> int:
+        server = self._runner.server
+        return 0 if server is None else len(server.connections)
+
+    def leave(self) -> None:
+        """From now on every answer tells its client to come back on another connection."""
+        self._is_leaving = True
+
+    async def refuse(self) -> None:
+        """Take no more connections, and let go of those that wait for a request. What runs goes on."""
+        self.leave()
+        for site in list(self._runner.sites):
+            await site.stop()
+        if self._runner.server is not None:
+            self._runner.server.pre_shutdown()
+
     async def stop(self) -> None:
         await self._runner.cleanup()
+
+    async def _part(self, _: web.Request, response: web.StreamResponse) -> None:
+        if self._is_leaving:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
 
 def add_probes(app: web.Application, *, is_live: Probe, is_ready: Probe) -> None:

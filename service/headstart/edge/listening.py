@@ -32,9 +32,15 @@ MAX_CONCURRENT_CALLS = 4096
 
 
 def server_options(
-    *, max_receive_bytes: int = MAX_RECEIVE_BYTES, max_metadata_bytes: int = MAX_METADATA_BYTES
+    *,
+    max_receive_bytes: int = MAX_RECEIVE_BYTES,
+    max_metadata_bytes: int = MAX_METADATA_BYTES,
+    max_connection_age_s: float | None = None,
 ) -> list[tuple[str, int]]:
+    """`max_connection_age_s`: when a client is asked to come back on another connection; calls that run stay."""
+    age = [] if max_connection_age_s is None else [("grpc.max_connection_age_ms", round(max_connection_age_s * 1000))]
     return [
+        *age,
         # One bound: between gRPC's own two it refuses calls at random.
         ("grpc.max_metadata_size", max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", max_metadata_bytes),

@@ -79,6 +79,19 @@ class Web:
             self._refresh = refresh
             self._refreshing = asyncio.create_task(_keep_refreshing(refresh))
 
+    def leave(self) -> None:
+        """Tell clients with every answer to come back on another connection; metrics stay as they are."""
+        self._http.leave()
+
+    async def refuse(self) -> None:
+        """Take no more requests; those that run go on. Metrics and their port stay."""
+        await self._http.refuse()
+
+    @property
+    def num_connections(self) -> int:
+        """Clients of requests that hold a connection, the one of a metrics scraper not among them."""
+        return self._http.num_connections
+
     async def stop(self) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()
