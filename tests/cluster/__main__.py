@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pathlib import Path
 from types import FrameType
 
 from cluster import lifecycle, place
@@ -46,6 +47,9 @@ def main() -> int:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print(
+            f"cluster: interrupted; what it had started is gone, its logs are in {place.STATE / 'log'}", file=sys.stderr
+        )
         return 130
     return 0
 
@@ -83,6 +87,8 @@ def _scenes(arguments: list[str]) -> int:
 
 
 def _become_shell(arguments: list[str]) -> None:
+    if not (Path("/run/netns") / place.NODES[0].netns).exists():
+        raise RuntimeError("none is up; make cluster-up")
     tools = helm.helm4().parent
     environment = {"KUBECONFIG": str(place.admin_config()), "PATH": f"{tools}:{os.environ['PATH']}"}
     command = place.in_node(place.NODES[0], *(arguments or [os.environ.get("SHELL", "/bin/sh")]))

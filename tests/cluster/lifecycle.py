@@ -5,7 +5,10 @@ Owner of its state: the folder `place.STATE`, and what the kernel holds for it: 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import shutil
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +16,8 @@ from pathlib import Path
 
 from cluster import archives, binaries, control_plane, identities, network, nodes, place, programs, requirements
 from support import helm
+
+_DEVICE_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 
 
 def build() -> list[Path]:
@@ -57,6 +62,7 @@ def down(*, keeps_logs: bool = False) -> None:
                 shutil.rmtree(path)
         if not keeps_logs:
             shutil.rmtree(place.STATE)
+    _tidy()
 
 
 def _start(images: list[Path]) -> None:
@@ -91,6 +97,19 @@ def _apply(manifest: Path) -> None:
 def _kubectl(*arguments: str) -> None:
     command = place.in_node(place.NODES[0], *control_plane.kubectl(*arguments))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _tidy() -> None:
+    """What kubelet and containerd leave at places that no option moves, unless this machine's own are using it."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        if client.connect_ex(str(_DEVICE_SOCKET)) == errno.ECONNREFUSED:
+            _DEVICE_SOCKET.unlink()
+    for folder in (_DEVICE_SOCKET.parent, *map(Path, ("/run/containerd/runc/k8s.io", "/run/containerd/s"))):
+        for empty in (folder, *folder.parents):
+            try:
+                empty.rmdir()
+            except OSError:
+                break
 
 
 def _unmount() -> None:
