@@ -45,3 +45,8 @@ class PodRef:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     pool: str = ""
     model: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether discovery would have requests sent there."""
+        return self.is_ready and not self.is_terminating

@@ -85,7 +85,8 @@ def _ready(survey: PoolSurvey, problem: str) -> _Verdict:
     if not survey.num_total:
         return _Verdict("Ready", "False", "NoPods", missing_pods(survey))
     missing = f"; {missing_pods(survey)}" if survey.takers else ""
-    counted = f"{survey.num_ready} of {survey.num_total} pods take requests{missing}"
+    away = f"; no stream from {some_names(survey.unreached)}" if survey.unreached else ""
+    counted = f"{survey.num_ready} of {survey.num_total} pods take requests{missing}{away}"
     if not survey.num_ready and survey.refusing:
         return _Verdict("Ready", "False", "RouterRefused", f"{counted}; {troubles(survey)[0][1]}")
     if not survey.num_ready:

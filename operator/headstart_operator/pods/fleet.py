@@ -244,7 +244,7 @@ class Fleet:
                 del self._pods[uid]
                 await self._let_go(pod)
             else:
-                pod.ref = ref
+                pod.ref = pod.subscriber.ref = ref
                 self._refresh(pod)
         for uid, ref in wanted.items():
             if uid not in self._pods:

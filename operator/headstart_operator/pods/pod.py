@@ -45,7 +45,7 @@ class FollowedPod:
     @property
     def is_wanted(self) -> bool:
         """Whether discovery would have requests sent there."""
-        return self.ref.is_ready and not self.ref.is_terminating
+        return self.ref.is_wanted
 
     @property
     def lost_s(self) -> float:

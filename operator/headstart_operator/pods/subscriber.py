@@ -31,6 +31,7 @@ SILENCE_S = 2.0
 
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
+_MAX_CAUSE_CHARS = 200
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,7 +40,8 @@ class Subscriber:
     """`silence` is set while the pod, or the way to it, is silent. `resyncs` counts snapshots needed, by reason.
 
     `lost_s`, on the event loop's clock, is when a stream that was well broke off; None once it is back, and when it
-    did not break off by itself. `is_refused` is set while the pod does not let the router in.
+    did not break off by itself. `is_refused` is set while the pod does not let the router in. `failure` is why else it
+    is not live, in words; "" while it is, and before it was tried. `ref` is to be kept as discovery has it.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Subscriber:
         resyncs: Counter[Resync],
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._ref = ref
+        self.ref = ref
         self._stub = prefix_cache_pb2_grpc.PrefixCacheStub(channel)
         self._resyncs = resyncs
         self._silence_s = silence_s
@@ -61,8 +63,9 @@ class Subscriber:
         self.is_live = False
         self.lost_s: float | None = None
         self.is_refused = False
+        self.failure = ""
         self.num_digest_resyncs = 0
-        self._told = ""
+        self._told: tuple[int, str] | None = None
         self._call: Any = None
         self._is_asked_anew = False
 
@@ -101,12 +104,13 @@ class Subscriber:
                 self._tell(logging.WARNING, f"out of step ({error.reason}), asking for a snapshot")
             except grpc.aio.AioRpcError as error:
                 self._lose()
-                self._tell_end(error.code())
+                self._tell_end(error)
             except TimeoutError:
                 self.is_live = False
                 self.lost_s = None
                 self.silence.set()
-                self._tell(logging.WARNING, f"silent for {self._silence_s:.1f} s, no requests go there")
+                self.failure = f"silent for {self._silence_s:.1f} s"
+                self._tell(logging.WARNING, f"{self.failure}, no requests go there")
             yield ()
             await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
             self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
@@ -116,20 +120,26 @@ class Subscriber:
             self.lost_s = asyncio.get_running_loop().time()
         self.is_live = False
 
-    def _tell_end(self, code: grpc.StatusCode) -> None:
+    def _tell_end(self, error: grpc.aio.AioRpcError) -> None:
+        code = error.code()
         self.is_refused = code in REFUSALS
         if self.is_refused:
             self.lost_s = None
+            self.failure = ""
             wanted = "operator.pod_key must be a key of one of its admin tenants"
             self._tell(logging.WARNING, f"refuses the router ({code.name}): {wanted}")
         else:
-            self._tell(logging.INFO, f"its stream ended with {code.name}")
+            self.failure = f"{code.name}: {_cause(error.details() or '', self.ref.address)}"
+            is_expected = not self.ref.is_wanted or self.replica.load.draining
+            level = logging.INFO if is_expected else logging.WARNING
+            what = f"its stream ended with {code.name}"
+            self._tell(level, what, f" ({self.ref.address}: {self.failure})")
 
-    def _tell(self, level: int, what: str) -> None:
-        """One line a change of state: what was said last holds until something else is."""
-        if what != self._told:
-            self._told = what
-            _LOGGER.log(level, "pod %s: %s", self._ref.name, what)
+    def _tell(self, level: int, what: str, more: str = "") -> None:
+        """One line a change of state: what was said last holds until something else is, or weighs more."""
+        if (level, what) != self._told:
+            self._told = level, what
+            _LOGGER.log(level, "pod %s: %s%s", self.ref.name, what, more)
 
     async def _watch_once(self) -> AsyncGenerator[tuple[str, ...], None]:
         epoch, seq = self.replica.begin()
@@ -158,18 +168,26 @@ class Subscriber:
         """The index and the load are both of this process now."""
         self.is_live = True
         self.is_refused = False
+        self.failure = ""
         self.lost_s = None
         self._backoff_s = _FIRST_BACKOFF_S
         if self._told:
-            _LOGGER.info("pod %s: followed again", self._ref.name)
-            self._told = ""
+            _LOGGER.info("pod %s: followed again", self.ref.name)
+            self._told = None
         if self.silence.is_set():
             self.silence = asyncio.Event()
 
     def _check_uid(self) -> None:
         """An address may have been given to another pod meanwhile: that one is not meant."""
         hello = self.replica.hello
-        if hello is not None and hello.pod_uid and self._ref.uid not in (hello.pod_uid, self._ref.address):
+        if hello is not None and hello.pod_uid and self.ref.uid not in (hello.pod_uid, self.ref.address):
             self.is_live = False
+            self.failure = "another pod answers there"
             self.replica.drop()
             raise OutOfStepError("other_pod")
+
+
+def _cause(details: str, address: str) -> str:
+    """What gRPC says of a connection, without what it says of its own workings."""
+    _, _, last = details.rpartition("last error: ")
+    return last.rpartition(f"{address}: ")[2][:_MAX_CAUSE_CHARS]

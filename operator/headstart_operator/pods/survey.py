@@ -18,8 +18,8 @@ class PoolSurvey:
     routed lately, None before the first. `out_of_step` wait for a snapshot; `other_model` serve another model than the
     pool's; `unknown_root` have a hash root that the fleet secret does not give; `apart` differ from most of their
     pool's pods in tokenizer or hash root, so that they share no prefixes with those; `refusing` do not let the router
-    in. `digest_resyncs` counts by pod.
-    `takers` are other pools that have pods which this one's selector finds too.
+    in; `unreached` are others that should serve and do not talk, with address and reason. `digest_resyncs` counts by
+    pod. `takers` are other pools that have pods which this one's selector finds too.
     """
 
     num_total: int = 0
@@ -31,6 +31,7 @@ class PoolSurvey:
     unknown_root: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     digest_resyncs: Mapping[str, int] = field(default_factory=dict)
     takers: tuple[str, ...] = ()
 
@@ -52,6 +53,11 @@ def survey_pool(fleet: Fleet, pool: str, *, takers: tuple[str, ...] = ()) -> Poo
         unknown_root=_names(pod for pod in known if pod.fits and pod.root is None),
         apart=_names(pod for pod in known if pod.fits and pod.root is not None and pod.group != main),
         refusing=_names(pod for pod in pods if pod.is_wanted and pod.subscriber.is_refused),
+        unreached=tuple(
+            f"{pod.ref.name} ({pod.ref.address}): {pod.subscriber.failure}"
+            for pod in pods
+            if pod.is_wanted and not pod.subscriber.is_live and pod.subscriber.failure
+        ),
         digest_resyncs={pod.ref.name: pod.subscriber.num_digest_resyncs for pod in pods},
         takers=takers,
     )

@@ -42,6 +42,15 @@ def test_a_pool_that_has_lost_some_of_its_pods_to_another_says_so() -> None:
     assert (ready["status"], ready["message"]) == ("True", f"2 of 2 pods take requests; {taken}")
 
 
+def test_why_pods_do_not_talk_is_said_of_a_pool_that_is_not_ready_and_of_one_that_is() -> None:
+    unreached = ("b (10.0.0.1:1): UNAVAILABLE: Connection refused",)
+    for num_ready, reason in ((0, "NoReadyPods"), (1, "PodsReady")):
+        survey = PoolSurvey(num_total=2, num_ready=num_ready, unreached=unreached)
+        ready = pool_status(survey, problem="", item=ITEM, now="t1")["conditions"][1]
+        said = f"{num_ready} of 2 pods take requests; no stream from {unreached[0]}"
+        assert (ready["reason"], ready["message"]) == (reason, said)
+
+
 def test_before_the_first_request_there_is_no_hit_ratio() -> None:
     assert pool_status(PoolSurvey(), problem="", item=ITEM, now="t1")["hitRatio"] is None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from headstart_operator.decision.identity import PodRef
@@ -50,4 +52,27 @@ async def test_a_pod_that_goes_and_comes_back_is_told_of_once_each(caplog: pytes
     await pod.stop()
     assert resyncs == {"epoch": 2}
     told = [record.getMessage() for record in caplog.records if record.name == "headstart_operator.pods.subscriber"]
-    assert told == ["pod pod: its stream ended with UNAVAILABLE", "pod pod: followed again"] * 2
+    lost = f"pod pod: its stream ended with UNAVAILABLE ({address}: UNAVAILABLE: "
+    assert [each.removeprefix(lost) != each for each in told] == [True, False] * 2
+    assert told[1::2] == ["pod pod: followed again"] * 2
+
+
+async def test_a_pod_that_cannot_be_reached_is_told_as_a_warning_with_the_reason_once_it_should_serve(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "headstart_operator")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        async with insecure_channel(address) as channel:
+            ref = PodRef(name="pod", uid="u", address=address, is_ready=False)
+            subscriber = Subscriber(ref, channel, PrefixIndex(), resyncs=Counter())
+            async with aclosing(subscriber.follow()) as changes:
+                await _lose(subscriber, changes, num_tries=3)
+                subscriber.ref = replace(ref, is_ready=True)
+                await _lose(subscriber, changes, num_tries=3)
+    assert subscriber.failure.startswith("UNAVAILABLE: ")
+    assert "Connection refused" in subscriber.failure
+    assert address not in subscriber.failure
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+    assert f"({address}: {subscriber.failure})" in caplog.text

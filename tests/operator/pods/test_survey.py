@@ -104,6 +104,21 @@ async def test_a_pod_is_out_of_step_until_its_snapshot_came_and_wrong_digests_ar
         assert survey_pool(fleet, "chat").out_of_step == ("a",)
 
 
+async def test_a_pod_that_should_serve_and_does_not_talk_is_named_with_its_address_and_the_reason() -> None:
+    async with pods({}) as (a,):
+        nowhere = PodRef(uid="uid-b", name="b", address="127.0.0.1:1", pool="chat")
+        unready = PodRef(uid="uid-c", name="c", address="127.0.0.1:1", pool="chat", is_ready=False)
+        fleet = Fleet(Found(_ref("a", a, pool="chat"), nowhere, unready))
+        fleet.start()
+        try:
+            await until(lambda: survey_pool(fleet, "chat").num_ready == 1)
+            await until(lambda: all(pod.subscriber.failure for pod in fleet.pods() if pod.ref.name != "a"))
+            (said,) = survey_pool(fleet, "chat").unreached
+        finally:
+            await fleet.close()
+    assert said.startswith("b (127.0.0.1:1): UNAVAILABLE: ")
+
+
 async def test_the_hit_ratio_is_that_of_the_pools_own_requests() -> None:
     async with pods({}, {}) as (a, b), following(_ref("a", a, pool="chat"), _ref("b", b, pool="code")) as fleet:
         assert survey_pool(fleet, "chat").hit_ratio is None
