@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pathlib import Path
 from types import FrameType
 
 from cluster import lifecycle, place
