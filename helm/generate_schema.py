@@ -30,6 +30,7 @@ _KEPT_WORDS = frozenset(
 
 _STRING: Json = {"type": "string"}
 _NAME: Json = {"type": "string", "minLength": 1}
+_NAMES: Json = {"type": "array", "items": _NAME}
 _OPEN: Json = {"type": "object"}
 
 
@@ -38,29 +39,42 @@ def _closed(required: tuple[str, ...] = (), **properties: Json) -> Json:
     return found | ({"required": list(required)} if required else {})
 
 
-_SECONDS: Json = {"type": "integer", "minimum": 1}
+_IP_BLOCK: Json = _closed(("cidr",), cidr=_NAME, **{"except": _NAMES})
+_POSITIVE: Json = {"type": "integer", "minimum": 1}
 _QUANTITY: Json = {
     "type": ["string", "number"],
     "pattern": r"^$|^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]+)?$",
     "minimum": 0,
 }
+# Empty where the chart has a name of its own, or does without.
+_OBJECT_NAME: Json = {
+    "type": "string",
+    "maxLength": 253,
+    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$",
+}
+_DATA_KEY: Json = {"type": "string", "maxLength": 253, "pattern": "^[-._a-zA-Z0-9]+$"}
 _DURATION: Json = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"}
 _QUANTITIES: Json = {"type": "object", "additionalProperties": {"$ref": "#/definitions/quantity"}}
 
 _DEFINITIONS: Json = {
     "strings": {"type": "object", "additionalProperties": _STRING},
     "kubernetes": {"description": "As in Kubernetes' API, which checks it.", **_OPEN},
+    "objectName": _OBJECT_NAME,
+    "dataKey": _DATA_KEY,
+    "dataKeyOrNone": _DATA_KEY | {"pattern": "^[-._a-zA-Z0-9]*$"},
+    "imageRepository": {"type": "string", "pattern": "^([a-z0-9]([-._a-z0-9:/]*[a-z0-9])?)?$"},
+    "imageTag": {"type": "string", "pattern": "^([a-zA-Z0-9_][-._a-zA-Z0-9]{0,127})?$"},
     "quantity": _QUANTITY,
     "resources": _closed(limits=_QUANTITIES, requests=_QUANTITIES),
     "countOrPercent": {"type": ["integer", "string", "null"], "minimum": 0, "pattern": "^(100|[0-9]{1,2})%$"},
     "probe": _closed(
         ("periodSeconds", "timeoutSeconds", "failureThreshold"),
         initialDelaySeconds={"type": "integer", "minimum": 0},
-        periodSeconds=_SECONDS,
-        timeoutSeconds=_SECONDS,
-        failureThreshold=_SECONDS,
-        successThreshold=_SECONDS,
-        terminationGracePeriodSeconds=_SECONDS,
+        periodSeconds=_POSITIVE,
+        timeoutSeconds=_POSITIVE,
+        failureThreshold=_POSITIVE,
+        successThreshold=_POSITIVE,
+        terminationGracePeriodSeconds=_POSITIVE,
     ),
     "localReference": _closed(("name",), name=_NAME),
     "toleration": _closed(
@@ -90,7 +104,23 @@ _DEFINITIONS: Json = {
         threshold={"type": "number", "minimum": 0},
         **{"for": _DURATION},
     ),
-    "peer": _closed(podSelector=_OPEN, namespaceSelector=_OPEN, ipBlock=_OPEN) | {"minProperties": 1},
+    "peer": _closed(podSelector=_OPEN, namespaceSelector=_OPEN, ipBlock=_IP_BLOCK) | {"minProperties": 1},
+    "hostAlias": _closed(("ip",), ip=_NAME, hostnames=_NAMES),
+    "spread": _closed(
+        ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+        maxSkew=_POSITIVE,
+        topologyKey=_NAME,
+        whenUnsatisfiable={"enum": ["DoNotSchedule", "ScheduleAnyway"]},
+        labelSelector=_OPEN,
+        matchLabelKeys=_NAMES,
+        minDomains=_POSITIVE,
+        nodeAffinityPolicy={"enum": ["Honor", "Ignore"]},
+        nodeTaintsPolicy={"enum": ["Honor", "Ignore"]},
+    ),
+    "metric": _closed(
+        ("type",), type=_NAME, resource=_OPEN, containerResource=_OPEN, pods=_OPEN, object=_OPEN, external=_OPEN
+    ),
+    "manifest": {"type": ["object", "string"], "required": ["kind"], "pattern": r"kind:|\{\{"},
 }
 
 

@@ -1,4 +1,4 @@
-"""No upgrade drops the EnginePools' definition, and so all pools, from under a release: helm deletes what is dropped."""
+"""No upgrade drops the definition of EnginePools, and so all pools, from a release: helm deletes what is dropped."""
 
 from __future__ import annotations
 

@@ -74,6 +74,16 @@ def test_a_key_that_does_not_exist_is_refused_at_every_level(section: str, helm:
         ("resources", {"limits": {"memory": "2GB"}}),
         ("tolerations", [{"kee": "x"}]),
         ("networkPolicy.clients", [{}]),
+        ("networkPolicy.engineClients", [{"ipBlock": {}}]),
+        ("hostAliases", [{}]),
+        ("operator.hostAliases", [{}]),
+        ("topologySpreadConstraints", [{}]),
+        ("operator.topologySpreadConstraints", [{}]),
+        ("autoscaling.hpa.metrics", [{}]),
+        ("extraObjects", ["0777"]),
+        ("extraObjects", [{}]),
+        ("image.tag", "a b"),
+        ("server.auth.existingSecret", "Not_A_Name"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_key(key: str, value: Any) -> None:

@@ -39,8 +39,8 @@ Names and labels. The name that all objects begin with leaves room for suffixes.
 
 {{/* For selectors: never changes over a release's life. Takes (dict "root" $ "component" "engine"). */}}
 {{- define "headstart.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "headstart.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "headstart.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
@@ -70,8 +70,8 @@ app.kubernetes.io/part-of: headstart
 
 {{/* Of an object: takes (dict "root" $ "component" ... "name" ... "labels" more "annotations" more). */}}
 {{- define "headstart.metadata" -}}
-name: {{ .name }}
-namespace: {{ default (include "headstart.namespace" .root) .namespace }}
+name: {{ .name | quote }}
+namespace: {{ default (include "headstart.namespace" .root) .namespace | quote }}
 labels:
   {{- include "headstart.labels" . | nindent 2 }}
 {{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}

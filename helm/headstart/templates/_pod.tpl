@@ -7,7 +7,7 @@ labels:
   {{- $own := include "headstart.podLabels" . | fromYaml }}
   {{- merge $own (.pod.podLabels | default dict) (.root.Values.commonLabels | default dict) | toYaml | nindent 2 }}
 annotations:
-  checksum/config: {{ include (printf "headstart.%sSettings" .component) .root | sha256sum }}
+  checksum/config: {{ include (printf "headstart.%sSettings" .component) .root | sha256sum | quote }}
   {{- with merge (dict) (.pod.podAnnotations | default dict) (.root.Values.commonAnnotations | default dict) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -15,7 +15,7 @@ annotations:
 
 {{/* Where pods go, and how the kubelet treats them. */}}
 {{- define "headstart.podPlacement" -}}
-serviceAccountName: {{ include "headstart.serviceAccountName" . }}
+serviceAccountName: {{ include "headstart.serviceAccountName" . | quote }}
 automountServiceAccountToken: {{ .pod.serviceAccount.automount }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ default (add (include "headstart.drainSeconds" .root) 10) .pod.terminationGracePeriodSeconds | int }}
@@ -47,13 +47,13 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 {{- with .pod.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .pod.schedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- with .pod.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .pod.hostAliases }}
 hostAliases:
@@ -121,7 +121,7 @@ dnsConfig:
 {{- with $telemetry.otlp.headersSecret }}
 {{- if .name }}
 - name: OTEL_EXPORTER_OTLP_HEADERS
-  valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
+  valueFrom: {secretKeyRef: {name: {{ .name | quote }}, key: {{ .key | quote }}}}
 {{- end }}
 {{- end }}
 - name: OTEL_TRACES_EXPORTER
@@ -167,7 +167,7 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
 {{- define "headstart.volumes" -}}
 - name: config
   configMap:
-    name: {{ include "headstart.fullname" .root }}-{{ .component }}
+    name: {{ printf "%s-%s" (include "headstart.fullname" .root) .component | quote }}
 {{- with include "headstart.secretFiles" . }}
 - name: secrets
   projected:
@@ -177,26 +177,26 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
 {{- end }}
 {{- with .root.Values.server.auth.existingSecret }}
 - name: keys
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .root.Values.server.tls }}
 {{- if .enabled }}
 - name: tls
   secret:
-    secretName: {{ ternary (default .existingSecret $.root.Values.operator.tls.existingSecret) .existingSecret (eq $.component "operator") }}
+    secretName: {{ ternary (default .existingSecret $.root.Values.operator.tls.existingSecret) .existingSecret (eq $.component "operator") | quote }}
     defaultMode: 0440
     items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
 {{- if include "headstart.podTls" $ }}
 - name: pod-tls
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
     items:
       {{- if eq $.component "operator" }}
-      - {key: {{ .caKey }}, path: ca.crt}
+      - {key: {{ .caKey | quote }}, path: ca.crt}
       {{- end }}
       {{- with .clientCAKey }}
-      - {key: {{ . }}, path: client-ca.crt}
+      - {key: {{ . | quote }}, path: client-ca.crt}
       {{- end }}
 {{- end }}
 {{- end }}
@@ -219,12 +219,12 @@ k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_U
 {{- define "headstart.secretFiles" -}}
 {{- with .root.Values.hashSeed }}
 {{- if .existingSecret }}
-- secret: {name: {{ .existingSecret }}, items: [{key: {{ .key }}, path: cache__hash_seed}]}
+- secret: {name: {{ .existingSecret | quote }}, items: [{key: {{ .key | quote }}, path: cache__hash_seed}]}
 {{- end }}
 {{- end }}
 {{- with .root.Values.server.auth }}
 {{- if and .existingSecret (eq $.component "operator") }}
-- secret: {name: {{ .existingSecret }}, items: [{key: {{ .routerTenant }}, path: operator__pod_key}]}
+- secret: {name: {{ .existingSecret | quote }}, items: [{key: {{ .routerTenant | quote }}, path: operator__pod_key}]}
 {{- end }}
 {{- end }}
 {{- end }}

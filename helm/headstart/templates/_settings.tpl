@@ -68,7 +68,7 @@ model:
   max_len: {{ int . }}
   {{- end }}
   dtype: {{ .Values.model.dtype }}
-device: {{ default (ternary "cuda" "cpu" (eq .Values.accelerator.type "nvidia")) (.Values.engine | default dict).device }}
+device: {{ default (ternary "cuda" "cpu" (eq .Values.accelerator.type "nvidia")) (.Values.engine | default dict).device | quote }}
 {{- with $engine }}
 {{ toYaml . }}
 {{- end }}
@@ -88,11 +88,11 @@ telemetry:
 
 {{- define "headstart.operatorSettings" -}}
 operator:
-  namespace: {{ include "headstart.watchNamespace" . }}
+  namespace: {{ include "headstart.watchNamespace" . | quote }}
   pool_selector: {{ include "headstart.poolSelector" . | quote }}
   lease: {{ include "headstart.operatorName" . }}
   {{- if .Values.operator.defaultPool.create }}
-  default_pool: {{ default (include "headstart.fullname" .) .Values.operator.defaultPool.name }}
+  default_pool: {{ default (include "headstart.fullname" .) .Values.operator.defaultPool.name | quote }}
   selector: {{ include "headstart.selector" (dict "root" . "component" "engine") | quote }}
   pod_port: {{ .Values.server.ports.grpc }}
   {{- end }}

@@ -59,28 +59,28 @@ yes
 {{- $source := .Values.model.source -}}
 {{- if eq $source.type "pvc" }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ $source.existingClaim }}, readOnly: {{ $source.readOnly }}}
+  persistentVolumeClaim: {claimName: {{ $source.existingClaim | quote }}, readOnly: {{ $source.readOnly }}}
 {{- else if eq $source.type "oci" }}
 - name: model
   image: {reference: {{ $source.uri | quote }}, pullPolicy: {{ $source.pullPolicy }}}
 {{- else if eq $source.type "hf" }}
 {{- if not .Values.model.persistence.enabled }}
 - name: model
-  emptyDir: {{ with .Values.model.download.sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}
+  emptyDir: {{ with .Values.model.download.sizeLimit }}{sizeLimit: {{ . | quote }}}{{ else }}{}{{ end }}
 {{- else if not .Values.model.persistence.perReplica }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ default (printf "%s-model" (include "headstart.fullname" .)) .Values.model.persistence.existingClaim }}}
+  persistentVolumeClaim: {claimName: {{ default (printf "%s-model" (include "headstart.fullname" .)) .Values.model.persistence.existingClaim | quote }}}
 {{- end }}
 {{- with .Values.model.hfToken }}
 {{- if .existingSecret }}
 - name: hf-token
-  secret: {secretName: {{ .existingSecret }}, defaultMode: 0440, items: [{key: {{ .key }}, path: token}]}
+  secret: {secretName: {{ .existingSecret | quote }}, defaultMode: 0440, items: [{key: {{ .key | quote }}, path: token}]}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if .Values.shm.enabled }}
 - name: shm
-  emptyDir: {medium: Memory, sizeLimit: {{ .Values.shm.size }}}
+  emptyDir: {medium: Memory, sizeLimit: {{ .Values.shm.size | quote }}}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
@@ -105,7 +105,7 @@ yes
 {{/* Fetches the model before the engine starts, which then needs no network. */}}
 {{- define "headstart.download" -}}
 - name: download
-  image: {{ include "headstart.engineImage" . }}
+  image: {{ include "headstart.engineImage" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - download
@@ -146,7 +146,7 @@ yes
 {{- define "headstart.engineContainer" -}}
 {{- $pod := dict "root" . "component" "engine" "pod" .Values -}}
 - name: engine
-  image: {{ include "headstart.engineImage" . }}
+  image: {{ include "headstart.engineImage" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args: {{ prepend (.Values.extraArgs | default list) "serve" | toJson }}
   env:
@@ -195,7 +195,7 @@ spec:
   {{- if and (eq .Values.accelerator.type "nvidia") (include "headstart.hasClaim" .) }}
   resourceClaims:
     - name: accelerator
-      resourceClaimTemplateName: {{ default (printf "%s-accelerator" (include "headstart.fullname" .)) .Values.accelerator.dra.resourceClaimTemplateName }}
+      resourceClaimTemplateName: {{ default (printf "%s-accelerator" (include "headstart.fullname" .)) .Values.accelerator.dra.resourceClaimTemplateName | quote }}
   {{- end }}
 {{- end }}
 
@@ -207,7 +207,7 @@ storageClassName: {{ . | quote }}
 {{- end }}
 resources:
   requests:
-    storage: {{ .size }}
+    storage: {{ .size | quote }}
 {{- end }}
 {{- end }}
 

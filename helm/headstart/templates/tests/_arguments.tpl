@@ -37,7 +37,7 @@
 - --key-file=/run/headstart/tls/tls.key
 {{- end }}
 {{- if not .Values.operator.enabled }}
-- --tls-server-name={{ include "headstart.podServerName" . }}
+- {{ include "headstart.podServerName" . | printf "--tls-server-name=%s" | quote }}
 {{- end }}
 {{- end }}
 - {{ include "headstart.testPrompt" . | quote }}
