@@ -283,3 +283,12 @@ def test_labels_of_people_s_own_never_take_the_place_of_the_chart_s() -> None:
         read(objects, ("Service", "", "metadata", "labels")),
     ):
         assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("rel", "a")
+
+
+def test_pods_spread_without_counting_those_that_a_rollout_replaces() -> None:
+    hub = {"model.source.type": "hf", "model.source.uri": "org/name"}
+    kept = hub | {"model.persistence.enabled": True, "model.persistence.perReplica": True}
+    for place, keys in ((ENGINE_POD, {}), (OPERATOR_POD, {}), (("StatefulSet", *ENGINE_POD[1:]), kept)):
+        (spread,) = read(render(values_of(keys)), (*place, "topologySpreadConstraints"))
+        assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == place[1]
+        assert spread.get("matchLabelKeys") == (None if keys else ["pod-template-hash"])

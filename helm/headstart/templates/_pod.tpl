@@ -42,8 +42,11 @@ affinity:
 {{- if .pod.topologySpreadConstraints }}
 topologySpreadConstraints:
   {{- $selector := dict "matchLabels" (include "headstart.selectorLabels" . | fromYaml) }}
+  {{- $revision := and (eq .component "engine") (eq (include "headstart.isStateful" .root) "yes") | ternary (dict) (dict "matchLabelKeys" (list "pod-template-hash")) }}
+  {{- $own := merge (dict "labelSelector" $selector) $revision }}
   {{- range .pod.topologySpreadConstraints }}
-  - {{- hasKey . "labelSelector" | ternary . (set (deepCopy .) "labelSelector" $selector) | toYaml | nindent 4 }}
+  {{- /* The pods that a rollout replaces do not count, or the new ones would stand where the old ones were not. */}}
+  - {{- hasKey . "labelSelector" | ternary . (merge (deepCopy .) $own) | toYaml | nindent 4 }}
   {{- end }}
 {{- end }}
 {{- with .pod.priorityClassName }}
