@@ -9,6 +9,7 @@ from cluster import client, kube, releases
 from cluster.releases import Release
 from support import helm
 
+_CRD = "enginepools.headstart.dev"
 _KINDS = (
     "configmaps,deployments,endpoints,enginepools,events.events.k8s.io,horizontalpodautoscalers,ingresses,jobs,leases,"
     "networkpolicies,persistentvolumeclaims,poddisruptionbudgets,pods,replicasets,rolebindings,roles,secrets,"
@@ -46,10 +47,19 @@ def test_a_rollback_restores_it(release: Release) -> None:
     assert client.generate(release.address, "Hello").token_ids
 
 
+def test_an_upgrade_does_not_delete_a_definition_of_pools_that_a_person_put_back(release: Release) -> None:
+    kube.run("annotate", "crd", _CRD, "helm.sh/resource-policy-", "meta.helm.sh/release-name-")
+    with pytest.raises(AssertionError, match="may delete"):
+        releases.upgrade(release)
+    kube.run("annotate", "crd", _CRD, "helm.sh/resource-policy=keep")
+    releases.upgrade(release)
+    assert release.pool()["spec"]["port"] == 50051
+
+
 def test_taking_it_away_leaves_only_the_definition_of_pools(release: Release) -> None:
     releases.uninstall(release)
     kube.until("empty namespace", lambda: _left(release.namespace) == set())
-    assert kube.read("crd", "enginepools.headstart.dev")["metadata"]["name"]
+    assert kube.read("crd", _CRD)["metadata"]["name"]
 
 
 def _settings(release: Release) -> str:
