@@ -114,7 +114,6 @@ class Operator:
         is still there is told to go at its end.
         """
         self.health.is_leaving = True
-        self.web.leave()
         await asyncio.gather(self.source.stop(), asyncio.sleep(delay_s))
         self.health_servicer.close()
         self.closing.append(asyncio.create_task(self.server.stop(timeout_s + _GRACE_BEYOND_S)))

@@ -21,10 +21,15 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LAST_WORDS_S = 1.0
 
 
+def _always() -> bool:
+    return True
+
+
 class HttpServer:
     """`port` is the one that was bound, for a wish of 0, once it has started.
 
-    Bodies are not unpacked. With `refuse` no refusal has a form but the one that it gives.
+    Bodies are not unpacked. With `refuse` no refusal has a form but the one that it gives. While it is not ready every
+    answer tells its client to come back on another connection, which may lead elsewhere.
     """
 
     def __init__(
@@ -35,11 +40,12 @@ class HttpServer:
         port: int,
         tls: ServerTls | None = None,
         refuse: Refusal | None = None,
+        is_ready: Probe = _always,
     ) -> None:
         self._host = host
         self._context = tls.http_context() if tls is not None else None
         self.port = port
-        self._is_leaving = False
+        self._is_ready = is_ready
         app.on_response_prepare.append(self._part)
         options: dict[str, Any] = {
             "handler_cancellation": True,  # a client that leaves cancels its handler, and so its request
@@ -68,13 +74,8 @@ class HttpServer:
         server = self._runner.server
         return 0 if server is None else len(server.connections)
 
-    def leave(self) -> None:
-        """From now on every answer tells its client to come back on another connection."""
-        self._is_leaving = True
-
     async def refuse(self) -> None:
         """Take no more connections, and let go of those that wait for a request. What runs goes on."""
-        self.leave()
         for site in list(self._runner.sites):
             await site.stop()
         if self._runner.server is not None:
@@ -84,7 +85,7 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _part(self, _: web.Request, response: web.StreamResponse) -> None:
-        if self._is_leaving:
+        if not self._is_ready():
             response.force_close()
             response.headers["Connection"] = "close"
 

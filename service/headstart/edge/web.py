@@ -49,7 +49,9 @@ class Web:
         scraped = web.Application()
         for app in (served, scraped):
             add_metrics(app, self._exposition)
-        self._http = HttpServer(served, host=host, port=http_port, tls=entrance.tls, refuse=refuse)
+        self._http = HttpServer(
+            served, host=host, port=http_port, tls=entrance.tls, refuse=refuse, is_ready=probes["readiness"]
+        )
         self._scraped = HttpServer(scraped, host=host, port=metrics_port)
 
     @property
@@ -78,10 +80,6 @@ class Web:
         if refresh is not None:
             self._refresh = refresh
             self._refreshing = asyncio.create_task(_keep_refreshing(refresh))
-
-    def leave(self) -> None:
-        """Tell clients with every answer to come back on another connection; metrics stay as they are."""
-        self._http.leave()
 
     async def refuse(self) -> None:
         """Take no more requests; those that run go on. Metrics and their port stay."""

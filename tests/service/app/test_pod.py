@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -91,6 +92,18 @@ async def test_the_second_of_two_equal_prompts_is_a_hit_and_gives_the_same_token
     assert (cold.usage.cached_tokens, warm.usage.cached_tokens) == (0, 32)
     assert len(cold_ids) == 8
     assert cold_ids == warm_ids
+
+
+async def test_a_pod_that_drains_tells_http_clients_to_come_back_on_another_connection() -> None:
+    async with _pod() as (pod, _), aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{pod.http_port}/v1/models"
+        async with session.get(url) as before:
+            assert (before.status, before.headers.get("Connection")) == (200, None)
+        draining = asyncio.create_task(pod.server.drain(delay_s=60, timeout_s=1))
+        await asyncio.sleep(0)
+        async with session.get(url) as during:
+            assert (during.status, during.headers["Connection"]) == (200, "close")
+        draining.cancel()
 
 
 async def test_the_self_test_leaves_nothing_behind() -> None:
