@@ -48,7 +48,8 @@ def pod() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_a_request_is_served_on_a_cpu_without_torch(pod: tuple[subprocess.Popen[str], str]) -> None:
     process, endpoint = pod
-    question = ["generate", "--endpoint", endpoint, "--max-tokens", "8", "The capital of France is"]
+    question = ["generate", "--endpoint", endpoint, "--temperature", "0", "--max-tokens", "8"]
+    question.append("The capital of France is")
     answer = subprocess.run(
         [sys.executable, "-m", "headstart", *question],
         capture_output=True,
