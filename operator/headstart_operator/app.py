@@ -101,7 +101,6 @@ class Operator:
     health_port: int
     source: Source = field(repr=False)
     learning: asyncio.Task[None] = field(repr=False)
-    closing: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
 
     async def wait_ready(self) -> None:
         """Until it knows its pods, or has waited long enough for them."""
@@ -116,12 +115,12 @@ class Operator:
         self.health.is_leaving = True
         await asyncio.gather(self.source.stop(), asyncio.sleep(delay_s))
         self.health_servicer.close()
-        self.closing.append(asyncio.create_task(self.server.stop(timeout_s + _GRACE_BEYOND_S)))
+        closing = asyncio.ensure_future(self.server.stop(timeout_s + _GRACE_BEYOND_S))
         await self.web.refuse()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 # Not the requests that run: one may have come that no handler has seen yet.
-                await asyncio.shield(self.closing[-1])
+                await asyncio.shield(closing)
                 while self.web.num_connections:
                     await asyncio.sleep(0.05)
 
@@ -141,9 +140,6 @@ class Operator:
         for server in (self.server, self.health_server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.stop(_LAST_WORDS_S), 2 * _LAST_WORDS_S)
-        for task in self.closing:
-            task.cancel()
-        await asyncio.gather(*self.closing, return_exceptions=True)
         await self.catalog.close()
         await self.source.stop()
         await self.fleet.close()

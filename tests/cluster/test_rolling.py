@@ -51,4 +51,5 @@ def test_clients_on_open_connections_notice_nothing_when_the_routers_are_replace
             )
         finally:
             is_over.set()
+        # Each was at work all the while, and more than once a second of the delay.
         assert min(client.result() for client in clients) > _DELAY_S

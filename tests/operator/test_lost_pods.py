@@ -14,6 +14,7 @@ from headstart.contract.proto import inference_pb2_grpc as rpc
 from headstart_operator.app import Operator, start_operator
 from headstart_operator.config import OperatorConfig
 from operator_rig import Answer, generate, prompt, start_simulated_pod
+from support.service_port import pump
 
 
 class Wire:
@@ -30,20 +31,12 @@ class Wire:
             return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._writers |= {writer, far_writer}
-        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
 
     def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while part := await reader.read(65_536):
-            writer.write(part)
-            await writer.drain()
-    writer.close()
 
 
 @contextlib.asynccontextmanager

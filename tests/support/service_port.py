@@ -23,10 +23,11 @@ async def service_port(operators: Sequence[Operator]) -> AsyncIterator[int]:
 async def _connect(operators: Sequence[Operator], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     ready = next(operator for operator in operators if not operator.health.is_leaving)
     inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", ready.grpc_port)
-    await asyncio.gather(_pass(reader, inner_writer), _pass(inner_reader, writer))
+    await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """From one to the other until either ends."""
     with suppress(OSError):
         while data := await reader.read(65_536):
             writer.write(data)
