@@ -156,11 +156,12 @@ def _merges_of_scores(tokens: list[str], metadata: Mapping[str, Any]) -> list[li
 def _added_tokens(tokens: list[str], types: Iterable[Any]) -> list[dict[str, Any]]:
     """The entries of `tokenizer.json` for tokens that are found in a text before anything else."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    special = (_GGUF_CONTROL, _GGUF_UNKNOWN)
+    special = frozenset((_GGUF_CONTROL, _GGUF_UNKNOWN))
+    added = special | {_GGUF_USER_DEFINED}
     return [
-        {"id": i, "content": token, "special": int(kind) in special} | plain
+        {"id": i, "content": token, "special": kind in special} | plain
         for i, (token, kind) in enumerate(zip(tokens, types, strict=False))
-        if int(kind) in (*special, _GGUF_USER_DEFINED)
+        if kind in added
     ]
 
 

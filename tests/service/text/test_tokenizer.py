@@ -98,6 +98,17 @@ def test_varied_texts_encode_and_decode_as_in_transformers(model_directory: Path
         assert ours.decode(ids) == reference.decode(ids, clean_up_tokenization_spaces=False)
 
 
+def test_a_vocabulary_taken_as_it_is_encodes_as_the_one_that_the_library_reads(model_directory: Path) -> None:
+    ours = load_directory(model_directory)
+    document = json.loads(ours.to_document())
+    document["tokenizer"]["model"]["a key that is not known"] = None  # then the library reads the whole text
+    read = Tokenizer(document)
+    control = "".join(entry["content"] + " x " for entry in document["tokenizer"]["added_tokens"])
+    for text in [control, *varied_texts(50)]:
+        for allow_special in (False, True):
+            assert ours.encode(text, allow_special=allow_special) == read.encode(text, allow_special=allow_special)
+
+
 def test_the_built_in_model_has_the_ids_that_its_cases_name(smollm: Tokenizer) -> None:
     assert smollm.vocab_size == 49152
     assert len(smollm.special_ids) == 17
