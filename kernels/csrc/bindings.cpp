@@ -95,8 +95,7 @@ void call_gemm(ThreadPool& pool, const PackedWeight& w, Matrix<const X> x, Matri
   require(static_cast<int64_t>(y.shape(0)) == m, "y: must have as many rows as x");
   require(static_cast<int64_t>(y.shape(1)) == w.n, "y: must have " + std::to_string(w.n) + " columns");
   require(!bias || static_cast<int64_t>(bias->shape(0)) == w.n, "bias: must have " + std::to_string(w.n) + " entries");
-  require((w.type == PackedWeight::Type::f32) == std::is_same_v<X, float>,
-          "x: must be float32 for f32 weights, else bf16 as uint16");
+  require(w.takes_bf16() == std::is_same_v<X, uint16_t>, "x: must be bf16 as uint16 for bf16 weights, else float32");
   const KernelTable& table = table_of(isa);
   GemmCall call;
   call.weight = &w;

@@ -168,24 +168,22 @@ void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const st
 }
 
 void Decoder::embed(const Step& step) {
-  const std::vector<float>& norm = layers_[0].input_norm;
+  const Layer& first = layers_[0];
   for_tokens(pool_, step.num_tokens, [&](int64_t token) {
     unpack_row(embedding_, step.token_ids[token], hidden(token));
-    normalise(hidden(token), norm, token);
+    normalise(hidden(token), first.input_norm, token, first.qkv);
   });
 }
 
-void Decoder::normalise(const float* x, const std::vector<float>& norm, int64_t line) {
-  const int64_t size = config_.hidden_size;
-  table_.rms_norm(x, norm.data(), config_.rms_norm_eps, size, inputs_.data() + line * size * item_bytes(),
-                  config_.is_bf16);
+void Decoder::normalise(const float* x, const std::vector<float>& norm, int64_t line, const PackedWeight& taker) {
+  table_.rms_norm(x, norm.data(), config_.rms_norm_eps, config_.hidden_size, input(line, taker), taker.takes_bf16());
 }
 
-void Decoder::add(int64_t num_tokens, const std::vector<float>* norm) {
+void Decoder::add(int64_t num_tokens, const std::vector<float>* norm, const PackedWeight& taker) {
   const float* added = floats(added_);
   for_tokens(pool_, num_tokens, [&](int64_t token) {
     table_.add_row(hidden(token), added + token * config_.hidden_size, config_.hidden_size);
-    if (norm) normalise(hidden(token), *norm, token);
+    if (norm) normalise(hidden(token), *norm, token, taker);
   });
 }
 
@@ -207,10 +205,10 @@ void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan)
   call.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   call.out = inputs_.data();
   call.ldo = q_size();
-  call.is_out_bf16 = config_.is_bf16;
+  call.is_out_bf16 = weights.out.takes_bf16();
   headstart::attend(pool_, table_, plan, attention_scratch_, call);
   multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias, &weights.gate_up);
-  add(step.num_tokens, &weights.post_norm);
+  add(step.num_tokens, &weights.post_norm, weights.gate_up);
 }
 
 void Decoder::turn(const Layer& weights, float* q, int32_t position) {
@@ -231,14 +229,17 @@ void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const Layer
   multiply(weights.gate_up, num_tokens, gate_up, {}, &weights.down);
   for_tokens(pool_, num_tokens, [&](int64_t token) {
     const float* gate = gate_up + token * 2 * inner;
-    table_.silu_mul(gate, gate + inner, inner, inputs_.data() + token * inner * item_bytes(), config_.is_bf16);
+    table_.silu_mul(gate, gate + inner, inner, input(token, weights.down), weights.down.takes_bf16());
   });
-  multiply(weights.down, num_tokens, floats(added_), {}, next != nullptr ? &next->qkv : &head());
-  add(num_tokens, next != nullptr ? &next->input_norm : nullptr);
+  const PackedWeight& after = next != nullptr ? next->qkv : head();
+  multiply(weights.down, num_tokens, floats(added_), {}, &after);
+  add(num_tokens, next != nullptr ? &next->input_norm : nullptr, after);
 }
 
 void Decoder::write_logits(const Step& step, float* logits) {
-  for_tokens(pool_, step.num_logits, [&](int64_t line) { normalise(hidden(step.logit_rows[line]), final_norm_, line); });
+  for_tokens(pool_, step.num_logits, [&](int64_t line) {
+    normalise(hidden(step.logit_rows[line]), final_norm_, line, head());
+  });
   multiply(head(), step.num_logits, logits, {}, &layers_[0].qkv);
 }
 

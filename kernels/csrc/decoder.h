@@ -35,7 +35,7 @@ struct DecoderConfig {
   int64_t page_size;
   int64_t max_positions;
   float rms_norm_eps;
-  bool is_bf16;  // weights (but for those loaded as blocks), inputs of products and K/V; float32 otherwise
+  bool is_bf16;  // K/V, and weights but for those loaded as blocks, with the inputs of their products; else float32
 };
 
 class Decoder {
@@ -96,16 +96,19 @@ class Decoder {
   void multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,
                 const PackedWeight* next);
   const PackedWeight& head() const { return lm_head_.memory ? lm_head_ : embedding_; }
-  // hidden_ += added_, and if there is a norm, inputs_ = norm(hidden_).
-  void add(int64_t num_tokens, const std::vector<float>* norm);
+  // hidden_ += added_, and if there is a norm, inputs_ = norm(hidden_) for `taker`.
+  void add(int64_t num_tokens, const std::vector<float>* norm, const PackedWeight& taker);
   // Line `line` of inputs_ = norm(x).
-  void normalise(const float* x, const std::vector<float>& norm, int64_t line);
+  void normalise(const float* x, const std::vector<float>& norm, int64_t line, const PackedWeight& taker);
   // Norms (where the model has them) and rotates the queries and keys of one token, in place.
   void turn(const Layer& weights, float* q, int32_t position);
 
   static float* floats(const MappedMemory& memory) { return reinterpret_cast<float*>(memory.data()); }
   float* hidden(int64_t token) const { return floats(hidden_) + token * config_.hidden_size; }
-  int64_t item_bytes() const { return config_.is_bf16 ? 2 : 4; }
+  // Line `line` of inputs_ for a product with `taker`.
+  uint8_t* input(int64_t line, const PackedWeight& taker) const {
+    return inputs_.data() + line * taker.k * (taker.takes_bf16() ? 2 : 4);
+  }
   int64_t q_size() const { return config_.num_heads * config_.head_dim; }
   int64_t kv_size() const { return config_.num_kv_heads * config_.head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
@@ -123,7 +126,7 @@ class Decoder {
   MappedMemory kv_;
   IdlePopulation kv_population_;
 
-  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product: bf16 or float32.
+  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product, in the type that its weight takes.
   int64_t token_capacity_ = 0;
   MappedMemory hidden_, inputs_, projected_, added_;
 };

@@ -49,33 +49,42 @@ void check(const GemmCall& call) {
   }
 }
 
-// x as floats [m][k]. The memory is the calling thread's, good until its next call: fresh memory for every product
-// costs more in page faults than the widening.
-const float* widen(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
-  static thread_local std::vector<float> widened;
-  const int64_t k = call.weight->k;
-  if (static_cast<int64_t>(widened.size()) < call.m * k) widened.resize(call.m * k);
-  float* to = widened.data();
-  const uint16_t* x = static_cast<const uint16_t*>(call.x);
-  const int64_t num_parts = call.m < kTaskRows / 8 ? 1 : pool.size();
-  pool.run(num_parts, [&](int64_t part, int) {
-    for (int64_t row = part * call.m / num_parts; row < (part + 1) * call.m / num_parts; ++row) {
-      table.widen_bf16(x + row * call.ldx, to + row * k, k);
-    }
-  });
-  return to;
+// Fresh memory for every product costs more in page faults than what is done with it: it is the calling thread's, good
+// until its next call.
+template <typename T>
+T* at_least(std::vector<T>& values, int64_t size) {
+  if (static_cast<int64_t>(values.size()) < size) values.resize(size);
+  return values.data();
 }
 
-const float* sum_blocks(const KernelTable& table, const GemmCall& call) {
-  static thread_local std::vector<float> sums;  // as in widen
-  const int64_t num_blocks = call.weight->k / kQuantBlock;
-  const int64_t row_bytes = call.ldx * (table.has_bf16_dot ? sizeof(uint16_t) : sizeof(float));
-  if (static_cast<int64_t>(sums.size()) < call.m * num_blocks) sums.resize(call.m * num_blocks);
-  for (int64_t row = 0; row < call.m; ++row) {
-    const uint8_t* x = static_cast<const uint8_t*>(call.x) + row * row_bytes;
-    table.sum_blocks(x, sums.data() + row * num_blocks, call.weight->k);
-  }
-  return sums.data();
+template <typename Fn>
+void for_rows(ThreadPool& pool, int64_t m, Fn fn) {
+  const int64_t num_parts = m < kTaskRows / 8 ? 1 : pool.size();
+  pool.run(num_parts, [&](int64_t part, int) {
+    for (int64_t row = part * m / num_parts; row < (part + 1) * m / num_parts; ++row) fn(row);
+  });
+}
+
+// x as floats.
+void widen(const KernelTable& table, ThreadPool& pool, GemmCall& call) {
+  static thread_local std::vector<float> widened;
+  const int64_t k = call.weight->k;
+  const uint16_t* x = static_cast<const uint16_t*>(call.x);
+  float* to = at_least(widened, call.m * k);
+  for_rows(pool, call.m, [&](int64_t row) { table.widen_bf16(x + row * call.ldx, to + row * k, k); });
+  call.x = to;
+  call.ldx = k;
+}
+
+QuantisedX quantise(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
+  static thread_local std::vector<int16_t> quants;
+  static thread_local std::vector<float> scales, sums;
+  const int64_t m = call.m, num_blocks = call.weight->k / kQuantBlock;
+  const QuantisedX to{m, num_blocks, at_least(quants, m * call.weight->k), at_least(scales, m),
+                      at_least(sums, m * num_blocks)};
+  const float* x = static_cast<const float*>(call.x);
+  for_rows(pool, m, [&](int64_t row) { table.quantise_row(x + row * call.ldx, to, row); });
+  return to;
 }
 
 }  // namespace
@@ -85,11 +94,8 @@ void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call)
   if (call.m == 0) return;
   const PackedWeight& w = *call.weight;
   GemmCall prepared = call;
-  if (w.type != PackedWeight::Type::f32 && !table.has_bf16_dot) {
-    prepared.x = widen(table, pool, call);
-    prepared.ldx = w.k;
-  }
-  if (w.type == PackedWeight::Type::q4_1) prepared.block_sums = sum_blocks(table, prepared);
+  if (w.is_quantised()) prepared.quantised = quantise(table, pool, call);
+  if (w.takes_bf16() && !table.has_bf16_dot) widen(table, pool, prepared);
   const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
                          std::min<int64_t>(pool.size(), w.num_groups()), table.gemm_tile_rows};
   pool.run(grid.size(), [&](int64_t task, int) { table.gemm(prepared, grid.range(task, call.next)); });

@@ -13,10 +13,21 @@ namespace headstart {
 
 struct KernelTable;
 
+// The x of a product with blocks as integers: row r is scales[r] * q. A block of a row is one line of the cache, and the
+// rows of a tile are neighbours.
+struct QuantisedX {
+  int64_t m = 0, num_blocks = 0;
+  int16_t* q = nullptr;         // [num_blocks][m][32]
+  float* scales = nullptr;      // [m]
+  float* block_sums = nullptr;  // [num_blocks][m], of q
+
+  int16_t* block(int64_t b, int64_t row) const { return q + (b * m + row) * kQuantBlock; }
+};
+
 // What one call's tasks share. Rows are x's and y's; columns are the weight's n.
 struct GemmCall {
   const PackedWeight* weight = nullptr;
-  // [m][ldx]: float for f32 weights, else bf16. For sets without a bf16 dot product a bf16 x is widened first.
+  // [m][ldx]: bf16 if the weight takes_bf16(), else float. Sets without a bf16 dot product widen a bf16 x first.
   const void* x = nullptr;
   int64_t m = 0;
   int64_t ldx = 0;
@@ -25,7 +36,7 @@ struct GemmCall {
   const float* bias = nullptr;  // [n] or null
   // The weight that will be read after this one, or null: its beginning is fetched while this call ends.
   const PackedWeight* next = nullptr;
-  const float* block_sums = nullptr;  // q4_1 only: [m][ceil(k / 32)], the sum of x over each block of k
+  QuantisedX quantised;  // of x, for blocks only; gemm makes it
 };
 
 // Rows [row_begin, row_end) times column groups [group_begin, group_end).
@@ -34,7 +45,7 @@ struct GemmRange {
   const uint8_t* next;  // what the thread will probably read after this, or null
 };
 
-// y [m][ldy] float32; x [m][ldx] is bf16 (uint16_t) unless the weight is f32, then float; bias [n] or null.
+// y [m][ldy] float32; x [m][ldx] is bf16 (uint16_t) if the weight takes_bf16(), else float; bias [n] or null.
 // y must not overlap x. m == 0 does nothing. Throws std::invalid_argument when ldx < k or ldy < n.
 void gemm(ThreadPool& pool, const PackedWeight& w, const void* x, int64_t m, int64_t ldx, float* y, int64_t ldy,
           const float* bias);

@@ -33,7 +33,9 @@ bool machine_has(Isa isa) {
     case Isa::scalar: return true;
     case Isa::avx2: return avx2;
     case Isa::avx512: return avx512;
-    case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    // No processor has the one without the other.
+    case Isa::avx512_bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   }
   return false;
 }

@@ -20,8 +20,8 @@ struct KernelTable {
   int64_t gemm_tile_rows;
   void (*gemm)(const GemmCall& call, GemmRange range);
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
-  // GemmCall::block_sums of one row; x is bf16 when has_bf16_dot, else float.
-  void (*sum_blocks)(const void* x, float* sums, int64_t k);
+  // One row of x, [num_blocks * 32], to its places in `to`.
+  void (*quantise_row)(const float* x, const QuantisedX& to, int64_t row);
 
   // The limits that benchmarks compare with: see limits_impl.h.
   float (*read_memory)(const uint8_t* bytes, int64_t num_bytes);

@@ -45,6 +45,8 @@ struct PackedWeight {
   int64_t num_groups() const { return (n + kGroupColumns - 1) / kGroupColumns; }
   int64_t num_bytes() const { return num_groups() * group_bytes; }
   const uint8_t* group(int64_t index) const { return memory.get() + index * group_bytes; }
+  // Whether the x of a product with it is bf16; float otherwise.
+  bool takes_bf16() const { return type == Type::bf16; }
   bool is_quantised() const { return type == Type::q8_0 || type == Type::q4_1; }
 };
 

@@ -12,6 +12,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 namespace headstart {
@@ -19,6 +21,15 @@ namespace HEADSTART_ISA_NAMESPACE {
 
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// sum += a.even * b.even + a.odd * b.odd in each lane's two 16-bit halves. Written out, for left to itself the compiler
+// first multiplies what a whole block adds and has no registers for that.
+#define HEADSTART_DOT_WORDS                                                                       \
+  static inline vi dot_words(vi sum, vi a, vi b) {                                                \
+    vi product;                                                                                   \
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b)); \
+    return sum;                                                                                   \
+  }
 
 #if defined(__AVX512F__)
 
@@ -69,6 +80,21 @@ static inline vi and_int(vi a, vi b) { return _mm512_and_si512(a, b); }
 template <int kBits> static inline vi shift_left(vi a) { return _mm512_slli_epi32(a, kBits); }
 template <int kBits> static inline vi shift_right(vi a) { return _mm512_srli_epi32(a, kBits); }
 template <int kBits> static inline vi shift_right_signed(vi a) { return _mm512_srai_epi32(a, kBits); }
+template <int kBits> static inline vi shift_right_words(vi a) { return _mm512_srli_epi16(a, kBits); }
+static inline vi max_int(vi a, vi b) { return _mm512_max_epi32(a, b); }
+static inline int32_t reduce_max_int(vi a) { return _mm512_reduce_max_epi32(a); }
+static inline int32_t reduce_add_int(vi a) { return _mm512_reduce_add_epi32(a); }
+static inline void store_words(int16_t* p, vi a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+}
+static inline vi load_bytes_as_words(const uint8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+#if defined(__AVX512VNNI__)
+static inline vi dot_words(vi sum, vi a, vi b) { return _mm512_dpwssd_epi32(sum, a, b); }
+#else
+HEADSTART_DOT_WORDS
+#endif
 
 #elif defined(__AVX2__)
 
@@ -123,6 +149,26 @@ static inline vi and_int(vi a, vi b) { return _mm256_and_si256(a, b); }
 template <int kBits> static inline vi shift_left(vi a) { return _mm256_slli_epi32(a, kBits); }
 template <int kBits> static inline vi shift_right(vi a) { return _mm256_srli_epi32(a, kBits); }
 template <int kBits> static inline vi shift_right_signed(vi a) { return _mm256_srai_epi32(a, kBits); }
+template <int kBits> static inline vi shift_right_words(vi a) { return _mm256_srli_epi16(a, kBits); }
+static inline vi max_int(vi a, vi b) { return _mm256_max_epi32(a, b); }
+static inline int32_t reduce_max_int(vi a) {
+  const __m128i fours = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  const __m128i twos = _mm_max_epi32(fours, _mm_shuffle_epi32(fours, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(twos, _mm_shuffle_epi32(twos, 0xb1)));
+}
+static inline int32_t reduce_add_int(vi a) {
+  const __m128i fours = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  const __m128i twos = _mm_add_epi32(fours, _mm_shuffle_epi32(fours, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(twos, _mm_shuffle_epi32(twos, 0xb1)));
+}
+static inline void store_words(int16_t* p, vi a) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, a), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+static inline vi load_bytes_as_words(const uint8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+HEADSTART_DOT_WORDS
 
 #else
 
@@ -130,6 +176,7 @@ template <int kBits> static inline vi shift_right_signed(vi a) { return _mm256_s
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint32_t vu __attribute__((vector_size(16)));
+typedef uint16_t vw __attribute__((vector_size(16)));
 static constexpr int64_t kLanes = 4;
 
 static inline vf set1(float value) { return vf{value, value, value, value}; }
@@ -177,6 +224,31 @@ static inline vi and_int(vi a, vi b) { return a & b; }
 template <int kBits> static inline vi shift_left(vi a) { return (vi)((vu)a << kBits); }
 template <int kBits> static inline vi shift_right(vi a) { return (vi)((vu)a >> kBits); }
 template <int kBits> static inline vi shift_right_signed(vi a) { return a >> kBits; }
+template <int kBits> static inline vi shift_right_words(vi a) { return (vi)((vw)a >> kBits); }
+static inline vi max_int(vi a, vi b) { return a > b ? a : b; }
+static inline int32_t reduce_max_int(vi a) {
+  const int32_t low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
+  return low > high ? low : high;
+}
+static inline int32_t reduce_add_int(vi a) { return a[0] + a[1] + a[2] + a[3]; }
+static inline void store_words(int16_t* p, vi a) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int16_t>(a[i]);
+}
+static inline vi load_bytes_as_words(const uint8_t* p) {
+  int8_t bytes[2 * kLanes];
+  std::memcpy(bytes, p, sizeof(bytes));
+  vi words;
+  for (int i = 0; i < kLanes; ++i) words[i] = (bytes[2 * i] & 0xffff) | static_cast<int32_t>(bytes[2 * i + 1] << 16);
+  return words;
+}
+#if defined(__SSE2__)
+static inline vi dot_words(vi sum, vi a, vi b) { return add_int(sum, (vi)_mm_madd_epi16((__m128i)a, (__m128i)b)); }
+#else
+static inline vi dot_words(vi sum, vi a, vi b) {
+  const vi even = shift_right_signed<16>(shift_left<16>(a)) * shift_right_signed<16>(shift_left<16>(b));
+  return add_int(sum, add_int(even, shift_right_signed<16>(a) * shift_right_signed<16>(b)));
+}
+#endif
 // Adding and taking away 1.5 * 2^23 rounds to an integer, ties to even, for |a| < 2^22.
 static inline vf round(vf a) {
   const vf magic = set1(12582912.0f);

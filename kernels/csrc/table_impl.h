@@ -20,7 +20,7 @@ static constexpr KernelTable make_table(Isa isa) {
   table.gemm_tile_rows = kMaxTileRows;
   table.gemm = gemm_range;
   table.widen_bf16 = widen_bf16;
-  table.sum_blocks = sum_blocks;
+  table.quantise_row = quantise_row;
   table.read_memory = read_memory;
   table.multiply_registers = multiply_registers;
   table.attend_unit = attend_unit;

@@ -119,7 +119,7 @@ def test_every_wrong_argument_is_named() -> None:
         _native.gemm(TWO_THREADS, w, x, np.empty((2, 6), np.float32))
     with pytest.raises(ValueError, match="bias: must have 5 entries"):
         _native.gemm(TWO_THREADS, w, x, y, bias=np.ones(4, np.float32))
-    with pytest.raises(ValueError, match="x: must be float32 for f32 weights"):
+    with pytest.raises(ValueError, match="x: must be bf16 as uint16 for bf16 weights"):
         _native.gemm(TWO_THREADS, bf16, x, y)
     with pytest.raises(ValueError, match="type: must be f32, bf16"):
         pack(np.ones((5, 4), np.float32), "int8")

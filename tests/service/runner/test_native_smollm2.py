@@ -18,7 +18,7 @@ WIDTH = -(-(PROMPT_LEN + NUM_NEW) // BLOCK)
 NUM_BLOCKS = NUM_PROMPTS * WIDTH
 
 # Kullback-Leibler divergence from float32 in nats a token, over teacher-forced positions.
-MAX_DIVERGENCE = 3e-4
+MAX_DIVERGENCE = {"bfloat16": 3e-4, "quantized": 1e-4}
 MIN_AGREEMENT = 0.98
 
 
@@ -69,7 +69,7 @@ def log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "quantized"])
+@pytest.mark.parametrize("dtype", MAX_DIVERGENCE)
 def test_shorter_types_stay_near_float32_at_every_position(
     checkpoint: Checkpoint, texts: list[list[int]], expected: list[np.ndarray[Any, Any]], dtype: str
 ) -> None:
@@ -82,4 +82,4 @@ def test_shorter_types_stay_near_float32_at_every_position(
         agreements.append(ours.argmax(axis=1) == theirs.argmax(axis=1))
     assert np.concatenate(divergences).size == NUM_PROMPTS * NUM_NEW
     assert np.concatenate(agreements).mean() >= MIN_AGREEMENT
-    assert np.concatenate(divergences).mean() <= MAX_DIVERGENCE
+    assert np.concatenate(divergences).mean() <= MAX_DIVERGENCE[dtype]

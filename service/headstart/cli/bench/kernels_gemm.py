@@ -69,4 +69,4 @@ class Layers:
 
     def _input(self, rows: int, width: int) -> npt.NDArray[Any]:
         values = self._rng.standard_normal((rows, width), np.float32)
-        return values if self.weight_type == "f32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+        return (values.view(np.uint32) >> 16).astype(np.uint16) if self.weight_type == "bf16" else values
