@@ -12,13 +12,19 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ByteSize, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
 from headstart.errors import ConfigError
 from headstart.security_settings import AuthSettings, PodTlsSettings, ServerTlsSettings
@@ -216,8 +222,12 @@ class TelemetrySettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class Settings(BaseModel, frozen=True, extra="forbid"):
+class Settings(BaseSettings):
     """All settings of a pod and of the operator. Built by `load_settings`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=False
+    )
 
     model: ModelSettings = ModelSettings()
     device: Literal["auto", "cpu", "cuda"] = _option("auto", "--device", "auto: cuda if there is one, else cpu.")
@@ -239,6 +249,24 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     server: ServerSettings = ServerSettings()
     operator: OperatorSettings = OperatorSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Highest precedence first: command line, environment, secret files, YAML."""
+        secrets_dir = cast(SecretsSettingsSource, file_secret_settings).secrets_dir
+        return (
+            init_settings,
+            env_settings,
+            InitSettingsSource(settings_cls, _secret_values(Path(str(secrets_dir)))),
+            InitSettingsSource(settings_cls, _yaml_values(os.environ.get(CONFIG_FILE_VARIABLE, ""))),
+        )
 
 
 class Setting(NamedTuple):
@@ -277,14 +305,9 @@ def load_settings(overrides: Mapping[str, Any], *, secrets_dir: str | None = Non
     _refuse_unknown_variables(os.environ)
     if secrets_dir is not None and not Path(secrets_dir).is_dir():
         raise ConfigError(f"--secrets-dir: {secrets_dir} is no folder")
-    by_rank = (
-        _yaml_values(os.environ.get(CONFIG_FILE_VARIABLE, "")),
-        _secret_values(Path(secrets_dir or DEFAULT_SECRETS_DIR)),
-        _environment_values(os.environ),
-        _nested(overrides, "the command line"),
-    )
+    values = _nested(overrides, "the command line")
     try:
-        return Settings.model_validate(reduce(_merged, by_rank))
+        return Settings(**{**values, "_secrets_dir": secrets_dir or DEFAULT_SECRETS_DIR})
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(detail, overrides) for detail in error.errors())) from None
 
@@ -313,22 +336,6 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         if variable.upper() not in known and not is_service_link:
             near = nearest(variable.upper(), [*known, *sorted(_RESERVED_VARIABLES)])
             raise ConfigError(f"environment: no setting is named {variable}{near}")
-
-
-def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
-    keys = {setting.variable: setting.key for setting in list_settings()}
-    found = {keys[name.upper()]: value for name, value in environ.items() if name.upper() in keys}
-    return _nested(found, "environment")
-
-
-def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees' values; where both have one it is that of `high`."""
-    both = {name: _merged(low[name], high[name]) for name in low.keys() & high.keys() if _are_sections(low, high, name)}
-    return {**low, **high, **both}
-
-
-def _are_sections(low: Mapping[str, Any], high: Mapping[str, Any], name: str) -> bool:
-    return isinstance(low[name], Mapping) and isinstance(high[name], Mapping)
 
 
 def _yaml_values(path: str) -> dict[str, Any]:
