@@ -23,6 +23,16 @@ static inline float float_of_half(uint16_t half) {
   return sign != 0 ? -value : value;
 }
 
+// Exact, but infinite where the product is too large for a half.
+static inline uint16_t half_times_minus_8(uint16_t half) {
+  uint16_t magnitude = half & 0x7fffu;
+  for (int i = 0; i < 3 && magnitude < 0x7c00u; ++i) {
+    // A subnormal is its fraction alone, and when doubled it carries into the exponent as it should.
+    magnitude = static_cast<uint16_t>(magnitude < 0x400u ? magnitude * 2 : magnitude < 0x7800u ? magnitude + 0x400 : 0x7c00);
+  }
+  return static_cast<uint16_t>(magnitude | (~half & 0x8000u));
+}
+
 static inline uint16_t bf16_of_float(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

@@ -120,12 +120,9 @@ void bind_gemm(nb::module_& m) {
   m.def("pack", [](HugeArena& arena, Matrix<const uint8_t> rows, const std::string& stored, const std::string& type) {
     return pack_rows(arena, stored_rows(stored, rows.data(), rows.shape(0), rows.shape(1)), weight_type(type));
   }, "arena"_a, "rows"_a, "stored"_a, "type"_a);
-  m.def("pack_blocks", [](HugeArena& arena, Matrix<const uint8_t> blocks, int64_t k, const std::string& type) {
-    const int64_t block_bytes = gguf_block_bytes(weight_type(type));
-    require(k >= 0 && static_cast<int64_t>(blocks.shape(1)) == k / kQuantBlock * block_bytes,
-            "blocks: a row must have " + std::to_string(block_bytes) + " bytes for each 32 of k");
-    return pack_blocks(arena, blocks.data(), blocks.shape(0), k, weight_type(type));
-  }, "arena"_a, "blocks"_a, "k"_a, "type"_a);
+  m.def("pack_blocks", [](HugeArena& arena, Matrix<const uint8_t> rows, const std::string& stored) {
+    return pack_blocks(arena, stored_rows(stored, rows.data(), rows.shape(0), rows.shape(1)));
+  }, "arena"_a, "rows"_a, "stored"_a);
   m.def("gemm", &call_gemm<float>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
         "next"_a.none() = nb::none(), "isa"_a = "");
   m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),

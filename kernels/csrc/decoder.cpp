@@ -99,11 +99,10 @@ void Decoder::load(const std::string& name, int64_t layer, const StoredRows& row
       pack_rows(arena_, rows, config_.is_bf16 ? PackedWeight::Type::bf16 : PackedWeight::Type::f32);
 }
 
-void Decoder::load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,
-                          PackedWeight::Type type) {
+void Decoder::load_blocks(const std::string& name, int64_t layer, const StoredRows& rows) {
   require(config_.is_bf16, "type: blocks need a decoder that is_bf16");
   require(layer >= 0 && layer < config_.num_layers, "layer: must lie in [0, num_layers)");
-  *matrix_place(name, layer, n, k) = pack_blocks(arena_, blocks, n, k, type);
+  *matrix_place(name, layer, rows.num_rows, rows.row_size()) = pack_blocks(arena_, rows);
 }
 
 PackedWeight* Decoder::matrix_place(const std::string& name, int64_t layer, int64_t n, int64_t k) {

@@ -51,9 +51,8 @@ class Decoder {
   // Throws std::invalid_argument for an unknown name or another shape than the config's.
   void load(const std::string& name, int64_t layer, const StoredRows& rows);
 
-  // A matrix as GGUF stores it, in blocks of q8_0 or q4_1 along k, kept so: is_bf16 decoders only.
-  void load_blocks(const std::string& name, int64_t layer, const uint8_t* blocks, int64_t n, int64_t k,
-                   PackedWeight::Type type);
+  // A matrix that pack_blocks takes, kept in its blocks: is_bf16 decoders only.
+  void load_blocks(const std::string& name, int64_t layer, const StoredRows& rows);
 
   // Throws std::invalid_argument that names what is missing. Called once, before the first step.
   void check_complete() const;

@@ -90,12 +90,10 @@ void bind_decoder(nb::module_& m) {
       }, "name"_a, "layer"_a, "rows"_a, "type"_a)
       .def("load_blocks", [](Decoder& self, const std::string& name, int64_t layer, Matrix<const uint8_t> rows,
                              const std::string& type) {
-        const PackedWeight::Type packed_type = weight_type(type);
-        const int64_t block_bytes = gguf_block_bytes(packed_type), row_bytes = static_cast<int64_t>(rows.shape(1));
-        require(row_bytes % block_bytes == 0, "rows: must hold whole blocks");
+        const StoredRows stored = stored_rows(type, rows.data(), rows.shape(0), rows.shape(1));
         nb::gil_scoped_release release;
-        self.load_blocks(name, layer, rows.data(), rows.shape(0), row_bytes / block_bytes * kQuantBlock, packed_type);
-      }, "name"_a, "layer"_a, "rows"_a, "block_type"_a)
+        self.load_blocks(name, layer, stored);
+      }, "name"_a, "layer"_a, "rows"_a, "type"_a)
       .def("check_complete", &Decoder::check_complete)
       .def("kv_layer", &kv_layer, "layer"_a)
       .def("step", &decoder_step, nb::kw_only(), "token_ids"_a, "positions"_a, "slots"_a, "qo_indptr"_a,

@@ -132,7 +132,7 @@ struct QuantWeights {
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,
                          const Ahead& ahead) {
     const QuantisedX& x = call.quantised;
-    const int64_t group_bytes = call.weight->group_bytes, block_bytes = group_bytes / x.num_blocks;
+    const int64_t group_bytes = call.weight->group_bytes, block_bytes = call.weight->block_bytes();
     Sums<kRows, kGroups> sums{};
     for (int64_t b = 0; b < x.num_blocks; ++b) {
       asm volatile("" ::"r"(&sums) : "memory");  // else the compiler moves sums through registers all the time

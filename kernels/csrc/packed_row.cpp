@@ -46,9 +46,8 @@ void unpack_row(const PackedWeight& weight, int64_t row, float* out) {
   const int64_t column = row % kGroupColumns;
   if (weight.type == PackedWeight::Type::f32) return unpack_f32(group, column, weight.k, out);
   if (weight.type == PackedWeight::Type::bf16) return unpack_bf16(group, column, weight.k, out);
-  const int64_t block_bytes = gguf_block_bytes(weight.type) * kGroupColumns;
   for (int64_t b = 0; b < weight.k / kQuantBlock; ++b) {
-    const uint8_t* block = group + b * block_bytes;
+    const uint8_t* block = group + b * weight.block_bytes();
     if (weight.type == PackedWeight::Type::q8_0) {
       unpack_q8_0(block, column, out + b * kQuantBlock);
     } else {

@@ -78,15 +78,28 @@ void place_q8_0(const uint8_t* source, uint8_t* target, int64_t column) {
 }
 
 // GGUF has k = i in the low nibble of byte i and k = i + 16 in the high one.
-void place_q4_1(const uint8_t* source, uint8_t* target, int64_t column) {
-  std::memcpy(target + column * 2, source, 2);
-  std::memcpy(target + kGroupColumns * 2 + column * 2, source + 2, 2);
+void place_nibbles(const uint8_t* source, uint8_t* target, int64_t column) {
   uint8_t* quants = target + kGroupColumns * 4 + column * 4;
   for (int64_t i = 0; i < kQuantBlock; ++i) {
-    const int64_t nibble = i < 16 ? source[4 + i] & 15 : source[4 + i - 16] >> 4;
+    const int64_t nibble = i < 16 ? source[i] & 15 : source[i - 16] >> 4;
     const int64_t bit = i % 8 / 2 * 4 + i % 2 * 16;
     quants[i / 8 * kGroupColumns * 4 + bit / 8] |= static_cast<uint8_t>(nibble << bit % 8);
   }
+}
+
+void place_q4_1(const uint8_t* source, uint8_t* target, int64_t column) {
+  std::memcpy(target + column * 2, source, 2);
+  std::memcpy(target + kGroupColumns * 2 + column * 2, source + 2, 2);
+  place_nibbles(source + 4, target, column);
+}
+
+void place_q4_0(const uint8_t* source, uint8_t* target, int64_t column) {
+  uint16_t scale;
+  std::memcpy(&scale, source, sizeof(scale));
+  const uint16_t minimum = half_times_minus_8(scale);
+  std::memcpy(target + column * 2, &scale, sizeof(scale));
+  std::memcpy(target + kGroupColumns * 2 + column * 2, &minimum, sizeof(minimum));
+  place_nibbles(source + 2, target, column);
 }
 
 }  // namespace
@@ -129,28 +142,23 @@ PackedWeight pack_rows(HugeArena& arena, const StoredRows& rows, PackedWeight::T
   return weight;
 }
 
-int64_t gguf_block_bytes(PackedWeight::Type type) {
-  if (type == PackedWeight::Type::q8_0) return 2 + kQuantBlock;
-  if (type == PackedWeight::Type::q4_1) return 4 + kQuantBlock / 2;
-  throw std::invalid_argument("type: blocks are packed as q8_0 or q4_1");
-}
-
-PackedWeight pack_blocks(HugeArena& arena, const uint8_t* blocks, int64_t n, int64_t k, PackedWeight::Type type) {
+PackedWeight pack_blocks(HugeArena& arena, const StoredRows& rows) {
+  const std::string stored = rows.type->name;
+  if (stored != "q8_0" && stored != "q4_0" && stored != "q4_1") {
+    throw std::invalid_argument("type: blocks are packed from q8_0, q4_0 or q4_1, not from " + stored);
+  }
+  const int64_t n = rows.num_rows, k = rows.row_size();
   check_size(n, k);
-  if (k % kQuantBlock != 0) throw std::invalid_argument("k: must be a multiple of 32, is " + std::to_string(k));
-  const int64_t num_blocks = k / kQuantBlock, source_bytes = gguf_block_bytes(type);
-  const int64_t block_bytes = source_bytes * kGroupColumns;
+  const auto type = stored == "q8_0" ? PackedWeight::Type::q8_0 : PackedWeight::Type::q4_1;
+  const auto place = stored == "q8_0" ? place_q8_0 : stored == "q4_0" ? place_q4_0 : place_q4_1;
+  const int64_t num_blocks = k / kQuantBlock;
+  const int64_t block_bytes = (type == PackedWeight::Type::q8_0 ? 34 : 20) * kGroupColumns;
   PackedWeight weight = make_weight(arena, type, n, k, num_blocks * block_bytes);
   for (int64_t row = 0; row < n; ++row) {
     uint8_t* group = weight.memory.get() + row / kGroupColumns * weight.group_bytes;
-    for (int64_t b = 0; b < num_blocks; ++b) {
-      const uint8_t* source = blocks + (row * num_blocks + b) * source_bytes;
-      uint8_t* target = group + b * block_bytes;
-      if (type == PackedWeight::Type::q8_0) {
-        place_q8_0(source, target, row % kGroupColumns);
-      } else {
-        place_q4_1(source, target, row % kGroupColumns);
-      }
+    const uint8_t* source = rows.data + row * rows.row_bytes;
+    for (int64_t b = 0; b < num_blocks; ++b, source += rows.type->block_bytes) {
+      place(source, group + b * block_bytes, row % kGroupColumns);
     }
   }
   return weight;

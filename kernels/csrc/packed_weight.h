@@ -44,6 +44,7 @@ struct PackedWeight {
 
   int64_t num_groups() const { return (n + kGroupColumns - 1) / kGroupColumns; }
   int64_t num_bytes() const { return num_groups() * group_bytes; }
+  int64_t block_bytes() const { return group_bytes / (k / kQuantBlock); }  // of a group; for blocks only
   const uint8_t* group(int64_t index) const { return memory.get() + index * group_bytes; }
   // Whether the x of a product with it is bf16; float otherwise.
   bool takes_bf16() const { return type == Type::bf16; }
@@ -55,10 +56,8 @@ struct PackedWeight {
 // As f32 or bf16 (rounded to nearest even). Throws std::invalid_argument for another type or for no rows or columns.
 PackedWeight pack_rows(HugeArena& arena, const StoredRows& rows, PackedWeight::Type type);
 
-// blocks is [n][k / 32] blocks as GGUF stores them, 34 bytes for q8_0 and 20 for q4_1; k is a multiple of 32.
-PackedWeight pack_blocks(HugeArena& arena, const uint8_t* blocks, int64_t n, int64_t k, PackedWeight::Type type);
-
-// Bytes of one such block. Throws std::invalid_argument for a type that has none.
-int64_t gguf_block_bytes(PackedWeight::Type type);
+// Rows of q8_0, q4_0 or q4_1 in their blocks. A q4_0 becomes a q4_1 whose minimum is -8 d, which is exact.
+// Throws std::invalid_argument for another stored type or for no rows or columns.
+PackedWeight pack_blocks(HugeArena& arena, const StoredRows& rows);
 
 }  // namespace headstart

@@ -45,8 +45,8 @@ void read_q4_1(const uint8_t* block, float* out) {
 }
 
 template <int64_t kSize, int64_t kBytes, void (*kRead)(const uint8_t*, float*)>
-constexpr StoredType type_of() {
-  return {kSize, kBytes, [](const uint8_t* blocks, int64_t num_blocks, float* out) {
+constexpr StoredType type_of(const char* name) {
+  return {name, kSize, kBytes, [](const uint8_t* blocks, int64_t num_blocks, float* out) {
             for (int64_t b = 0; b < num_blocks; ++b) kRead(blocks + b * kBytes, out + b * kSize);
           }};
 }
@@ -55,12 +55,12 @@ constexpr StoredType type_of() {
 
 const StoredType& stored_type(const std::string& name) {
   static const std::map<std::string, StoredType> types = {
-      {"f32", type_of<1, 4, read_f32>()},
-      {"f16", type_of<1, 2, read_f16>()},
-      {"bf16", type_of<1, 2, read_bf16>()},
-      {"q8_0", type_of<kBlock, 2 + kBlock, read_q8_0>()},
-      {"q4_0", type_of<kBlock, 2 + kBlock / 2, read_q4_0>()},
-      {"q4_1", type_of<kBlock, 4 + kBlock / 2, read_q4_1>()},
+      {"f32", type_of<1, 4, read_f32>("f32")},
+      {"f16", type_of<1, 2, read_f16>("f16")},
+      {"bf16", type_of<1, 2, read_bf16>("bf16")},
+      {"q8_0", type_of<kBlock, 2 + kBlock, read_q8_0>("q8_0")},
+      {"q4_0", type_of<kBlock, 2 + kBlock / 2, read_q4_0>("q4_0")},
+      {"q4_1", type_of<kBlock, 4 + kBlock / 2, read_q4_1>("q4_1")},
   };
   const auto found = types.find(name);
   if (found == types.end()) throw std::invalid_argument("type: must be f32, f16, bf16, q8_0, q4_0 or q4_1, is " + name);

@@ -15,6 +15,7 @@
 namespace headstart {
 
 struct StoredType {
+  const char* name;
   int64_t block_size;   // numbers in a block, 1 for plain types
   int64_t block_bytes;
   void (*read_blocks)(const uint8_t* blocks, int64_t num_blocks, float* out);

@@ -55,8 +55,8 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     dtype: Literal["auto", "float32", "bfloat16", "quantized"] = _option(
         "auto",
         "--dtype",
-        "Of weights and KV. auto: bfloat16, but float32 for the reference on a CPU. quantized: bfloat16, but a GGUF "
-        "file's Q8_0 and Q4_1 weights stay as they are (native only).",
+        "Of weights and KV. quantized: bfloat16, but a GGUF file's Q8_0, Q4_0 and Q4_1 weights stay as they are. "
+        "auto: quantized for such a file on a CPU, else bfloat16; float32 for the reference on a CPU.",
     )
     max_len: int | None = _option(
         None,

@@ -8,7 +8,6 @@ Holds no state.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from headstart.app.sizing import available_memory, check_bookkeeping, count_bloc
 from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
-from headstart.model.kv import DTYPE_BYTES, kv_bytes_per_block
-from headstart.model.layout import tensor_shapes
+from headstart.model.kv import kv_bytes_per_block
 from headstart.model.source import resolve_source
+from headstart.model.stored_blocks import has_blocks, weight_bytes
 from headstart.model.weights import Checkpoint, Progress, open_checkpoint
 from headstart.runner.model_runner import Forward, ModelRunner
 from headstart.runner.runner import Runner
@@ -80,13 +79,13 @@ def open_model(settings: Settings, progress: Progress) -> ServedModel:
 def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progress) -> ServedModel:
     config, block_size = checkpoint.config, settings.cache.block_size
     device = _device(settings.device)
-    backend, dtype = _backend_and_dtype(settings, device)
+    backend = _backend(settings, device)
+    dtype = settings.model.dtype if settings.model.dtype != "auto" else _usual_dtype(checkpoint, backend, device)
     _check_device(device)
     if backend == NATIVE:
         check_native()
     block_bytes = kv_bytes_per_block(config, block_size, dtype)
-    weight_bytes = sum(math.prod(shape) for shape in tensor_shapes(config).values()) * DTYPE_BYTES[dtype]
-    other_bytes = weight_bytes + step_bytes(config, settings.scheduler.max_num_batched_tokens)
+    other_bytes = weight_bytes(checkpoint, dtype) + step_bytes(config, settings.scheduler.max_num_batched_tokens)
     num_blocks = _count_blocks(settings, device, block_bytes=block_bytes, other_bytes=other_bytes)
     max_len = _fit_max_len(settings, config.context_length, num_blocks)
     # The tokenizer is made beside the weights: most of their time is spent outside the interpreter.
@@ -167,15 +166,19 @@ def _free_gpu_memory() -> int:
     return cuda_free_bytes()
 
 
-def _backend_and_dtype(settings: Settings, device: str) -> tuple[str, str]:
-    """What the wishes come to on `device`. Raises ConfigError when the backend cannot be had there."""
+def _backend(settings: Settings, device: str) -> str:
+    """What the wish comes to on `device`. Raises ConfigError when the backend cannot be had there."""
     try:
-        backend = select_backend(settings.attention_backend, device=device)
+        return select_backend(settings.attention_backend, device=device)
     except ValueError as error:
         raise ConfigError(f"attention_backend: {error}") from None
-    if settings.model.dtype != "auto":
-        return backend, settings.model.dtype
-    return backend, "float32" if backend == REFERENCE and device == "cpu" else "bfloat16"
+
+
+def _usual_dtype(checkpoint: Checkpoint, backend: str, device: str) -> str:
+    """What computes fastest without giving up what the file holds."""
+    if backend == REFERENCE and device == "cpu":
+        return "float32"
+    return "quantized" if backend == NATIVE and has_blocks(checkpoint) else "bfloat16"
 
 
 # Each forward pass is imported only when it is built: one needs PyTorch, the other the compiled kernels.

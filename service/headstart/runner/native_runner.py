@@ -21,6 +21,7 @@ from headstart.model.config import ModelConfig
 from headstart.model.kv import DTYPE_BYTES
 from headstart.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from headstart.model.rope import rope_table
+from headstart.model.stored_blocks import BYTES_PER_WEIGHT
 from headstart.model.weights import Checkpoint, Progress, no_progress
 
 _SIZES = (
@@ -36,9 +37,6 @@ _SIZES = (
 
 _NUM_READERS = 2
 """Threads that fetch tensors from the file while the decoder packs the one before."""
-
-_BLOCK_TYPES = ("q8_0", "q4_1")
-"""Stored types that the decoder can compute with as they are."""
 
 
 class Cpu(NamedTuple):
@@ -65,7 +63,8 @@ class NativeForward:
     """`num_blocks` counts usable blocks; the storage has one page more, page 0, which stays zero.
 
     `dtype` is "float32" or "bfloat16", for weights and K/V alike, or "quantized": as bfloat16, but matrices that the
-    file stores as Q8_0 or Q4_1 stay so. The residual stream, norms, softmax and logits are float32 in all of them.
+    file stores as Q8_0, Q4_0 or Q4_1 stay so, and their inputs become 16-bit integers. The residual stream, norms,
+    softmax and logits are float32 in all of them.
     Raises ModelError for another dtype, ValueError for an instruction set that is not there.
     """
 
@@ -142,7 +141,7 @@ class _Source:
 
     def __init__(self, checkpoint: Checkpoint, *, keeps_blocks: bool) -> None:
         self._checkpoint = checkpoint
-        self._kept_types = _BLOCK_TYPES if keeps_blocks else ()
+        self._kept_types = BYTES_PER_WEIGHT if keeps_blocks else {}
         self.num_tensors = len(checkpoint.tensor_names)
 
     def read_ahead(self, readers: Executor) -> Iterator[_Rows]:
@@ -156,12 +155,12 @@ class _Source:
             yield rows.result()
 
     def _read(self, part: _Part) -> _Rows:
-        types = {self._checkpoint.stored_type(name).lower() for name in part.sources}
+        types = {self._checkpoint.stored_type(name) for name in part.sources}
         if len(types) == 1:
             (stored_type,) = types
             arrays = [self._checkpoint.rows(name) for name in part.sources]
         else:
-            stored_type, arrays = "f32", [_as_rows(self._checkpoint.tensor(name)) for name in part.sources]
+            stored_type, arrays = "F32", [_as_rows(self._checkpoint.tensor(name)) for name in part.sources]
         is_vector = part.name.endswith(("norm", "bias"))
         rows = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1 if is_vector else 0)
         return _Rows(part, rows, stored_type, not is_vector and stored_type in self._kept_types)
@@ -177,7 +176,7 @@ def _load_weights(decoder: Decoder, source: _Source, progress: Progress) -> None
     with ThreadPoolExecutor(_NUM_READERS, "read-weights") as readers:
         for part, rows, stored_type, is_kept in source.read_ahead(readers):
             load = decoder.load_blocks if is_kept else decoder.load
-            load(part.name, part.layer, rows, stored_type)
+            load(part.name, part.layer, rows, stored_type.lower())
             done += len(part.sources)
             progress("load weights", done / source.num_tensors)
     decoder.check_complete()

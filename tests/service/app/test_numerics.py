@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from headstart.app.model import open_model
@@ -13,6 +14,8 @@ from headstart.app.numerics import numerics_id
 from headstart.config import load_settings
 from headstart.errors import ConfigError
 from headstart_kernels._native import active_isa
+from service.model.tiny_models import save_model
+from tokenizers import Tokenizer, decoders, models
 
 
 def test_the_native_name_carries_dtype_instruction_set_and_backend() -> None:
@@ -29,8 +32,8 @@ def test_the_name_of_the_reference_carries_the_version_of_torch() -> None:
 @pytest.mark.parametrize(
     ("wishes", "backend", "dtype"),
     [
-        ({}, "native", "bfloat16"),
-        ({"model.dtype": "quantized"}, "native", "quantized"),
+        ({}, "native", "quantized"),
+        ({"model.dtype": "bfloat16"}, "native", "bfloat16"),
         ({"attention_backend": "reference"}, "reference", "float32"),
     ],
 )
@@ -38,6 +41,15 @@ def test_what_is_not_wished_for_on_a_cpu_is_the_fast_choice(wishes: dict[str, st
     model = open_model(load_settings({"device": "cpu"} | wishes), lambda _stage, _fraction: None)
     assert (model.attention_backend, model.dtype) == (backend, dtype)
     assert model.numerics_id == numerics_id(dtype, "cpu", backend)
+
+
+def test_a_model_of_plain_numbers_is_served_in_bfloat16(tmp_path: Path) -> None:
+    save_model("llama3", tmp_path)
+    tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    model = open_model(load_settings({"device": "cpu", "model.source": str(tmp_path)}), lambda _stage, _fraction: None)
+    assert model.dtype == "bfloat16"
 
 
 def test_a_backend_that_cannot_be_had_is_refused_by_the_name_of_its_setting() -> None:

@@ -16,6 +16,7 @@ from headstart.cli.bench.kernels_limits import Figure, best_of
 from headstart.model.config import ModelConfig
 from headstart.model.kv import kv_bytes_per_block
 from headstart.model.layout import EMBEDDING, LM_HEAD, tensor_shapes
+from headstart.model.stored_blocks import weight_bytes
 from headstart.model.weights import Checkpoint
 from headstart.runner.native_runner import Cpu, NativeForward
 
@@ -26,8 +27,6 @@ STEPS = (
     Work("prefill 1024", 1, 0, 1024),
     Work("prefill 32 x 64 on 1024 shared", 32, 1024, 64, 1024),
 )
-
-_BYTES_PER_WEIGHT = {"Q8_0": 34 / 32, "Q4_1": 20 / 32}
 
 
 def measure_steps(
@@ -48,19 +47,10 @@ def _measure_step(forward: NativeForward, checkpoint: Checkpoint, dtype: str, st
     return Figure(
         name=f"decoder {dtype} {step.name}",
         seconds=best_of(lambda: forward.forward(token_ids, metadata, last_rows), repetitions),
-        num_bytes=_weight_bytes(checkpoint, dtype) + num_pages * kv_bytes_per_block(config, PAGE_SIZE, dtype),
+        num_bytes=weight_bytes(checkpoint, dtype, _read_matrices(config))
+        + num_pages * kv_bytes_per_block(config, PAGE_SIZE, dtype),
         num_ops=_num_ops(config, step),
         is_float32=dtype == "float32",
-    )
-
-
-def _weight_bytes(checkpoint: Checkpoint, dtype: str) -> int:
-    """Of the matrices that a step reads: all but an embedding that is no head as well."""
-    usual = 4.0 if dtype == "float32" else 2.0
-    kept = _BYTES_PER_WEIGHT if dtype == "quantized" else {}
-    return sum(
-        int(math.prod(shape) * kept.get(checkpoint.stored_type(name), usual))
-        for name, shape in _read_matrices(checkpoint.config).items()
     )
 
 
@@ -74,5 +64,6 @@ def _num_ops(config: ModelConfig, step: Work) -> int:
 
 
 def _read_matrices(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The matrices that a step reads: all but an embedding that is no head as well."""
     unread = set() if config.tie_embeddings else {EMBEDDING}
     return {name: shape for name, shape in tensor_shapes(config).items() if len(shape) == 2 and name not in unread}

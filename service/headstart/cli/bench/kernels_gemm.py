@@ -65,7 +65,7 @@ class Layers:
             return _native.pack(arena, values.view(np.uint8), "f32", self.weight_type)
         width = k // _BLOCK * _BLOCK_BYTES[self.weight_type]
         blocks = self._rng.integers(0, 60, (n, width), np.uint8)
-        return _native.pack_blocks(arena, blocks, k, self.weight_type)
+        return _native.pack_blocks(arena, blocks, self.weight_type)
 
     def _input(self, rows: int, width: int) -> npt.NDArray[Any]:
         values = self._rng.standard_normal((rows, width), np.float32)
