@@ -21,14 +21,18 @@ HTTP_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-E
 async def _hanging(first_words: bytes) -> AsyncIterator[int]:
     """The port of a server that says this to whoever connects, and reads on without a word."""
 
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(first_words)
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
+    async with asyncio.TaskGroup() as connections:
 
-    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(first_words)
+            while await reader.read(1 << 16):
+                pass
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(lambda *streams: connections.create_task(hang(*streams)), "127.0.0.1", 0)
+        async with server:
+            yield server.sockets[0].getsockname()[1]
 
 
 async def test_a_grpc_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
