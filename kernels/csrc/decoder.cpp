@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gemm.h"
 #include "packed_row.h"
 
 namespace headstart {
@@ -163,11 +162,13 @@ void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const st
   call.ldy = weight.n;
   call.bias = bias.empty() ? nullptr : bias.data();
   call.next = next;
+  call.quantised = quantised_inputs_;
   gemm_with(table_, pool_, call);
 }
 
 void Decoder::embed(const Step& step) {
   const Layer& first = layers_[0];
+  begin_inputs(step.num_tokens, first.qkv);
   for_tokens(pool_, step.num_tokens, [&](int64_t token) {
     unpack_row(embedding_, step.token_ids[token], hidden(token));
     normalise(hidden(token), first.input_norm, token, first.qkv);
@@ -176,10 +177,21 @@ void Decoder::embed(const Step& step) {
 
 void Decoder::normalise(const float* x, const std::vector<float>& norm, int64_t line, const PackedWeight& taker) {
   table_.rms_norm(x, norm.data(), config_.rms_norm_eps, config_.hidden_size, input(line, taker), taker.takes_bf16());
+  finish_input(line, taker);
+}
+
+void Decoder::begin_inputs(int64_t m, const PackedWeight& taker) {
+  quantised_inputs_ = taker.is_quantised() ? quantised_buffer_.take(m, taker.k) : QuantisedX{};
+}
+
+void Decoder::finish_input(int64_t line, const PackedWeight& taker) {
+  if (!taker.is_quantised()) return;
+  table_.quantise_row(reinterpret_cast<const float*>(input(line, taker)), quantised_inputs_, line);
 }
 
 void Decoder::add(int64_t num_tokens, const std::vector<float>* norm, const PackedWeight& taker) {
   const float* added = floats(added_);
+  if (norm) begin_inputs(num_tokens, taker);
   for_tokens(pool_, num_tokens, [&](int64_t token) {
     table_.add_row(hidden(token), added + token * config_.hidden_size, config_.hidden_size);
     if (norm) normalise(hidden(token), *norm, token, taker);
@@ -205,6 +217,7 @@ void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan)
   call.out = inputs_.data();
   call.ldo = q_size();
   call.is_out_bf16 = weights.out.takes_bf16();
+  quantised_inputs_ = {};  // attention writes a line head by head: the product makes integers of it
   headstart::attend(pool_, table_, plan, attention_scratch_, call);
   multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias, &weights.gate_up);
   add(step.num_tokens, &weights.post_norm, weights.gate_up);
@@ -226,9 +239,11 @@ void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const Layer
   const int64_t inner = config_.intermediate_size;
   float* gate_up = floats(projected_);
   multiply(weights.gate_up, num_tokens, gate_up, {}, &weights.down);
+  begin_inputs(num_tokens, weights.down);
   for_tokens(pool_, num_tokens, [&](int64_t token) {
     const float* gate = gate_up + token * 2 * inner;
     table_.silu_mul(gate, gate + inner, inner, input(token, weights.down), weights.down.takes_bf16());
+    finish_input(token, weights.down);
   });
   const PackedWeight& after = next != nullptr ? next->qkv : head();
   multiply(weights.down, num_tokens, floats(added_), {}, &after);
@@ -236,6 +251,7 @@ void Decoder::feed_forward(const Layer& weights, int64_t num_tokens, const Layer
 }
 
 void Decoder::write_logits(const Step& step, float* logits) {
+  begin_inputs(step.num_logits, head());
   for_tokens(pool_, step.num_logits, [&](int64_t line) {
     normalise(hidden(step.logit_rows[line]), final_norm_, line, head());
   });

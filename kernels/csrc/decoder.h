@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "attention_plan.h"
+#include "gemm.h"
 #include "idle_population.h"
 #include "kernel_table.h"
 #include "mapped_memory.h"
@@ -99,6 +100,9 @@ class Decoder {
   void add(int64_t num_tokens, const std::vector<float>* norm, const PackedWeight& taker);
   // Line `line` of inputs_ = norm(x).
   void normalise(const float* x, const std::vector<float>& norm, int64_t line, const PackedWeight& taker);
+  // The inputs of m lines for `taker` begin; each line is written and then, in the same task, finished.
+  void begin_inputs(int64_t m, const PackedWeight& taker);
+  void finish_input(int64_t line, const PackedWeight& taker);
   // Norms (where the model has them) and rotates the queries and keys of one token, in place.
   void turn(const Layer& weights, float* q, int32_t position);
 
@@ -128,6 +132,8 @@ class Decoder {
   // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product, in the type that its weight takes.
   int64_t token_capacity_ = 0;
   MappedMemory hidden_, inputs_, projected_, added_;
+  QuantisedBuffer quantised_buffer_;
+  QuantisedX quantised_inputs_;  // empty while inputs_ are in no weight's blocks
 };
 
 }  // namespace headstart

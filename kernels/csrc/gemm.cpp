@@ -49,8 +49,6 @@ void check(const GemmCall& call) {
   }
 }
 
-// Fresh memory for every product costs more in page faults than what is done with it: it is the calling thread's, good
-// until its next call.
 template <typename T>
 T* at_least(std::vector<T>& values, int64_t size) {
   if (static_cast<int64_t>(values.size()) < size) values.resize(size);
@@ -65,7 +63,7 @@ void for_rows(ThreadPool& pool, int64_t m, Fn fn) {
   });
 }
 
-// x as floats.
+// x as floats, in memory of the calling thread that is good until its next call.
 void widen(const KernelTable& table, ThreadPool& pool, GemmCall& call) {
   static thread_local std::vector<float> widened;
   const int64_t k = call.weight->k;
@@ -77,24 +75,27 @@ void widen(const KernelTable& table, ThreadPool& pool, GemmCall& call) {
 }
 
 QuantisedX quantise(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
-  static thread_local std::vector<int16_t> quants;
-  static thread_local std::vector<float> scales, sums;
-  const int64_t m = call.m, num_blocks = call.weight->k / kQuantBlock;
-  const QuantisedX to{m, num_blocks, at_least(quants, m * call.weight->k), at_least(scales, m),
-                      at_least(sums, m * num_blocks)};
+  static thread_local QuantisedBuffer buffer;
+  const QuantisedX to = buffer.take(call.m, call.weight->k);
   const float* x = static_cast<const float*>(call.x);
-  for_rows(pool, m, [&](int64_t row) { table.quantise_row(x + row * call.ldx, to, row); });
+  for_rows(pool, call.m, [&](int64_t row) { table.quantise_row(x + row * call.ldx, to, row); });
   return to;
 }
 
 }  // namespace
+
+QuantisedX QuantisedBuffer::take(int64_t m, int64_t k) {
+  const int64_t num_blocks = k / kQuantBlock, ld = m | 1;
+  return {num_blocks, ld, at_least(quants_, num_blocks * ld * kQuantBlock), at_least(scales_, m),
+          at_least(sums_, num_blocks * ld)};
+}
 
 void gemm_with(const KernelTable& table, ThreadPool& pool, const GemmCall& call) {
   check(call);
   if (call.m == 0) return;
   const PackedWeight& w = *call.weight;
   GemmCall prepared = call;
-  if (w.is_quantised()) prepared.quantised = quantise(table, pool, call);
+  if (w.is_quantised() && call.quantised.q == nullptr) prepared.quantised = quantise(table, pool, call);
   if (w.takes_bf16() && !table.has_bf16_dot) widen(table, pool, prepared);
   const TaskGrid grid = {call.m, w.num_groups(), (call.m + kTaskRows - 1) / kTaskRows,
                          std::min<int64_t>(pool.size(), w.num_groups()), table.gemm_tile_rows};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "packed_weight.h"
 #include "thread_pool.h"
@@ -14,14 +15,26 @@ namespace headstart {
 struct KernelTable;
 
 // The x of a product with blocks as integers: row r is scales[r] * q. A block of a row is one line of the cache, and the
-// rows of a tile are neighbours.
+// rows of a tile are neighbours. An odd number of lines between blocks keeps them apart in the cache.
 struct QuantisedX {
-  int64_t m = 0, num_blocks = 0;
-  int16_t* q = nullptr;         // [num_blocks][m][32]
+  int64_t num_blocks = 0, ld = 0;
+  int16_t* q = nullptr;         // [num_blocks][ld][32]
   float* scales = nullptr;      // [m]
-  float* block_sums = nullptr;  // [num_blocks][m], of q
+  float* block_sums = nullptr;  // [num_blocks][ld], of q
 
-  int16_t* block(int64_t b, int64_t row) const { return q + (b * m + row) * kQuantBlock; }
+  int16_t* block(int64_t b, int64_t row) const { return q + (b * ld + row) * kQuantBlock; }
+  float* sums(int64_t b, int64_t row) const { return block_sums + b * ld + row; }
+};
+
+// The memory of one QuantisedX. It only grows: fresh memory for every product costs more in page faults than filling it.
+class QuantisedBuffer {
+ public:
+  // For m rows of k; k is a multiple of 32. Ends what it gave before.
+  QuantisedX take(int64_t m, int64_t k);
+
+ private:
+  std::vector<int16_t> quants_;
+  std::vector<float> scales_, sums_;
 };
 
 // What one call's tasks share. Rows are x's and y's; columns are the weight's n.
@@ -36,7 +49,7 @@ struct GemmCall {
   const float* bias = nullptr;  // [n] or null
   // The weight that will be read after this one, or null: its beginning is fetched while this call ends.
   const PackedWeight* next = nullptr;
-  QuantisedX quantised;  // of x, for blocks only; gemm makes it
+  QuantisedX quantised;  // of x, for blocks only; gemm makes it from x where it is empty
 };
 
 // Rows [row_begin, row_end) times column groups [group_begin, group_end).

@@ -46,7 +46,7 @@ static void quantise_row(const float* x, const QuantisedX& to, int64_t row) {
       store_words(q + i, rounded);
       sum = add_int(sum, rounded);
     }
-    to.block_sums[b * to.m + row] = static_cast<float>(reduce_add_int(sum));
+    *to.sums(b, row) = static_cast<float>(reduce_add_int(sum));
   }
 }
 
@@ -140,7 +140,7 @@ struct QuantWeights {
       for (int64_t line = 0; line < block_bytes; line += 64) fetch(ahead, group_bytes, b * block_bytes + line);
       IntTile<kRows, kGroups> block;
       add_pairs<Pairs, 0>(block, scales + Pairs::kScaleBytes, group_bytes, x.block(b, row));
-      add_block<Pairs::kHasMinimum>(sums, block, scales, group_bytes, x.block_sums + b * x.m + row);
+      add_block<Pairs::kHasMinimum>(sums, block, scales, group_bytes, x.sums(b, row));
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
