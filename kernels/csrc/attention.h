@@ -14,7 +14,16 @@ struct KernelTable;
 
 inline constexpr int64_t kMaxHeadDim = 256;
 
-// Storage of one layer: [pages][2][page_size][num_kv_heads][head_dim], K before V. Borrowed.
+inline constexpr int64_t kPanelSlots = 16;
+
+// Storage of one layer, laid out as the kernels multiply it, the same on every instruction set. Borrowed.
+//
+// Slot page * page_size + offset is column slot % 16 of panel slot / 16, whatever the page size. A panel is one run of
+// memory, head after head, of each 16 x head_dim numbers of K, then as many of V:
+//   bf16   K: for each pair of d, 16 x (even d, odd d). V: for each pair of slots, head_dim x (even slot, odd slot)
+//   f32    K: for each d, 16 slots. V: for each slot, head_dim numbers
+// So K of a head is a group of a packed weight (packed_weight.h), and V is one with more columns. Pages of whole panels
+// are read as they lie; others are put together slot by slot first.
 struct KvLayer {
   void* data;
   bool is_bf16;  // else float32
@@ -67,10 +76,9 @@ inline int64_t state_floats(int64_t head_dim) { return padded_head_dim(head_dim)
 // Where the arrays of one thread lie, counted in floats, for num_queries query rows of each of num_heads K/V heads.
 struct ThreadLayout {
   int64_t places;   // [num_queries]: QueryPlace of each query row, 8 floats each
-  int64_t keys;     // [depth][kTileKeys]
-  int64_t values;   // [kTileKeys][padded head_dim], or half as many lines of pairs
   int64_t scores;   // [kBlockQueries][kTileKeys]
   int64_t weights;  // [kBlockQueries][kTileKeys]
+  int64_t tile;     // a tile's panels of one head, where pages are no whole panels
   // Of each head, head_size floats apart:
   int64_t queries;  // [blocks][depth][kBlockQueries]: the scaled queries, block by block
   int64_t states;   // [num_queries][state_floats]: of the chunk being folded
@@ -85,11 +93,10 @@ inline ThreadLayout thread_layout(int64_t num_queries, int64_t num_heads, int64_
   const int64_t rows = (num_queries + kBlockQueries - 1) / kBlockQueries * kBlockQueries;
   ThreadLayout layout{};
   layout.places = 0;
-  layout.keys = layout.places + (num_queries * kPlaceFloats + 15) / 16 * 16;
-  layout.values = layout.keys + kTileKeys * width;
-  layout.scores = layout.values + kTileKeys * width;
+  layout.scores = layout.places + (num_queries * kPlaceFloats + 15) / 16 * 16;
   layout.weights = layout.scores + kBlockQueries * kTileKeys;
-  layout.queries = layout.weights + kBlockQueries * kTileKeys;
+  layout.tile = layout.weights + kBlockQueries * kTileKeys;
+  layout.queries = layout.tile + 2 * kTileKeys * width;
   layout.states = layout.queries + rows * width;
   layout.totals = layout.states + num_queries * state_floats(head_dim);
   layout.head_size = layout.totals + num_queries * state_floats(head_dim) - layout.queries;

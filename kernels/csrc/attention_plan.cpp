@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kMaxUnitQueries = 192;
 // A row with more query rows than this gains nothing from reading a tile together with others.
 constexpr int64_t kMaxSharedQueries = 64;
-// What laying out a tile costs, in query rows that meet it: measured on AVX-512.
+// What fetching a tile costs, in query rows that meet it.
 constexpr int64_t kTileOverhead = 3;
 // Pieces of work a thread, so that the last ones end together.
 constexpr int64_t kPiecesPerThread = 4;

@@ -167,20 +167,21 @@ OwnedPlan make_plan(IntVector qo_indptr, IntVector kv_indptr, IntVector kv_indic
   return owned;
 }
 
+// The storage of KvLayer as an array [panels, kv_heads, 2, kPanelSlots, head_dim], whose last two axes are only sizes.
 template <typename Kv>
-KvLayer kv_layer_of(Storage<Kv>& kv) {
-  require(kv.shape(1) == 2, "kv: must be [pages, 2, page_size, kv_heads, head_dim]");
-  return {kv.data(), sizeof(Kv) == 2, static_cast<int64_t>(kv.shape(2)), static_cast<int64_t>(kv.shape(3)),
-          static_cast<int64_t>(kv.shape(4))};
+KvLayer kv_layer_of(Storage<Kv>& kv, int64_t page_size) {
+  require(kv.shape(2) == 2 && kv.shape(3) == kPanelSlots && kv.shape(4) % 2 == 0,
+          "kv: must be [panels, kv_heads, 2, 16, even head_dim]");
+  return {kv.data(), sizeof(Kv) == 2, page_size, static_cast<int64_t>(kv.shape(1)), static_cast<int64_t>(kv.shape(4))};
 }
 
 template <typename Kv, typename Out>
 void call_attention(ThreadPool& pool, OwnedPlan& owned, Matrix<const float> q, Storage<Kv> kv, Matrix<Out> out,
                     double scale, const std::string& isa) {
-  const KvLayer layer = kv_layer_of(kv);
+  const KvLayer layer = kv_layer_of(kv, owned.page_size);
   const int64_t width = owned.num_heads * layer.head_dim;
-  require(static_cast<int64_t>(kv.shape(0)) >= owned.num_pages, "kv: has fewer pages than the page table names");
-  require(layer.page_size == owned.page_size, "kv: must have the page size of the plan");
+  require(static_cast<int64_t>(kv.shape(0)) * kPanelSlots >= owned.num_pages * owned.page_size,
+          "kv: has fewer slots than the page table names");
   require(layer.num_kv_heads == owned.num_kv_heads, "kv: must have the K/V heads of the plan");
   for (const auto& [name, rows, columns] : {std::tuple("q", q.shape(0), q.shape(1)),
                                             std::tuple("out", out.shape(0), out.shape(1))}) {
@@ -198,14 +199,14 @@ void call_attention(ThreadPool& pool, OwnedPlan& owned, Matrix<const float> q, S
 template <typename Kv>
 void call_write_kv(Storage<Kv> kv, Matrix<const float> k, Matrix<const float> v, Vector<const int64_t> slots,
                    const std::string& isa) {
-  const KvLayer layer = kv_layer_of(kv);
+  const KvLayer layer = kv_layer_of(kv, kPanelSlots);
   const size_t width = static_cast<size_t>(layer.num_kv_heads * layer.head_dim);
   require(k.shape(0) == slots.size() && k.shape(1) == width, "k: must be [tokens, kv_heads * head_dim]");
   require(v.shape(0) == slots.size() && v.shape(1) == width, "v: must be [tokens, kv_heads * head_dim]");
   const KernelTable& table = table_of(isa);
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t slot = slots.data()[i];
-    require(slot >= -1 && slot < static_cast<int64_t>(kv.shape(0)) * layer.page_size, "slots: outside of the storage");
+    require(slot >= -1 && slot < static_cast<int64_t>(kv.shape(0)) * kPanelSlots, "slots: outside of the storage");
     table.write_kv(layer, k.data() + i * width, v.data() + i * width, slot);
   }
 }

@@ -52,8 +52,12 @@ Decoder::Decoder(const DecoderConfig& config, const KernelTable& table, const fl
   kv_ = MappedMemory(kv_layer_bytes() * config.num_layers);
 }
 
+int64_t Decoder::num_panels() const {
+  return (config_.num_pages * config_.page_size + kPanelSlots - 1) / kPanelSlots;
+}
+
 size_t Decoder::kv_layer_bytes() const {
-  return static_cast<size_t>(config_.num_pages * 2 * config_.page_size * kv_size()) * (config_.is_bf16 ? 2 : 4);
+  return static_cast<size_t>(num_panels() * 2 * kPanelSlots * kv_size()) * (config_.is_bf16 ? 2 : 4);
 }
 
 void* Decoder::kv_layer(int64_t layer) const { return kv_.data() + layer * kv_layer_bytes(); }

@@ -65,8 +65,9 @@ class Decoder {
   const DecoderConfig& config() const { return config_; }
   int num_threads() const { return pool_.size(); }
 
-  // [num_pages][2][page_size][num_kv_heads][head_dim] of one layer, bf16 or float32. Page 0 is zero for ever.
+  // The storage of one layer, as KvLayer says. Page 0 is zero for ever.
   void* kv_layer(int64_t layer) const;
+  int64_t num_panels() const;  // of a layer
 
  private:
   struct Layer {

@@ -69,8 +69,8 @@ nb::object kv_layer(nb::handle self, int64_t layer) {
   const Decoder& decoder = nb::cast<const Decoder&>(self);
   const DecoderConfig& config = decoder.config();
   require(layer >= 0 && layer < config.num_layers, "layer: must lie in [0, num_layers)");
-  const size_t shape[] = {static_cast<size_t>(config.num_pages), 2, static_cast<size_t>(config.page_size),
-                          static_cast<size_t>(config.num_kv_heads), static_cast<size_t>(config.head_dim)};
+  const size_t shape[] = {static_cast<size_t>(decoder.num_panels()), static_cast<size_t>(config.num_kv_heads), 2,
+                          static_cast<size_t>(kPanelSlots), static_cast<size_t>(config.head_dim)};
   const nb::dlpack::dtype dtype = config.is_bf16 ? nb::dtype<uint16_t>() : nb::dtype<float>();
   return nb::cast(nb::ndarray<nb::numpy>(decoder.kv_layer(layer), 5, shape, self, nullptr, dtype));
 }

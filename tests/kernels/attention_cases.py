@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from headstart_kernels import _native
 from headstart_kernels.metadata import AttentionMetadata, build_metadata, validate_metadata
+from headstart_kernels.reference import write_kv
+
+PANEL_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,14 @@ class NativeAttention:
         )
 
     def __call__(self, rows: list[Row], sequences: list[Any], storage: torch.Tensor) -> torch.Tensor:
-        """Write this step's K/V, then attend."""
+        """Write this step's K/V, into `storage` too, then attend."""
         metadata = make_metadata(rows, storage.shape[2])
         validate_metadata(metadata, len(storage))
-        q, k, v = (x.numpy().reshape(len(x), -1) for x in step_inputs(rows, sequences))
-        kv, out = as_numpy(storage), np.empty(q.shape, np.float32)
+        inputs = step_inputs(rows, sequences)
+        q, k, v = (x.numpy().reshape(len(x), -1) for x in inputs)
+        kv, out = to_panels(as_numpy(storage)), np.empty(q.shape, np.float32)
         _native.write_kv(kv, k, v, metadata.slots, self.isa)
+        write_kv(storage, *inputs[1:], torch.from_numpy(metadata.slots))
         if storage.dtype == torch.bfloat16:
             out = np.empty(q.shape, np.uint16)
         plan = self.plan(metadata, q.shape[1] // storage.shape[4], storage.shape[3])
@@ -140,3 +145,20 @@ class NativeAttention:
 def as_numpy(storage: torch.Tensor) -> np.ndarray[Any, Any]:
     """The same memory; bfloat16 as uint16."""
     return storage.view(torch.int16).numpy().view(np.uint16) if storage.dtype == torch.bfloat16 else storage.numpy()
+
+
+def to_panels(storage: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """K/V [pages, 2, page_size, kv_heads, head_dim], float32 or bfloat16 as uint16, as KvLayer of csrc/attention.h.
+
+    [panels, kv_heads, 2, 16, head_dim], of which the last two axes are only sizes. Slots that fill the last panel up
+    are copies of the last one.
+    """
+    num_heads, head_dim = storage.shape[3:]
+    slots = storage.swapaxes(1, 2).reshape(-1, 2, num_heads, head_dim)
+    slots = np.pad(slots, ((0, -len(slots) % PANEL_SLOTS), (0, 0), (0, 0), (0, 0)), mode="edge")
+    numbers = 4 // storage.itemsize  # of a word
+    panels = len(slots) // PANEL_SLOTS
+    keys = slots[:, 0].reshape(panels, PANEL_SLOTS, num_heads, head_dim // numbers, numbers)
+    values = slots[:, 1].reshape(panels, PANEL_SLOTS // numbers, numbers, num_heads, head_dim)
+    size = (panels, num_heads, PANEL_SLOTS, head_dim)
+    return np.stack([keys.transpose(0, 2, 3, 1, 4).reshape(size), values.transpose(0, 3, 1, 4, 2).reshape(size)], 2)

@@ -212,10 +212,10 @@ def test_what_makes_no_sense_is_refused_by_name(argument: str, value: Any) -> No
 
 @pytest.mark.parametrize(
     ("argument", "shape"),
-    [("q", (1, 95)), ("q", (2, 96)), ("out", (1, 95)), ("kv", (2, 2, 16, 2, 16)), ("kv", (3, 2, 8, 2, 16))],
+    [("q", (1, 95)), ("q", (2, 96)), ("out", (1, 95)), ("kv", (2, 2, 2, 16, 16)), ("kv", (3, 2, 2, 8, 16))],
 )
 def test_arrays_that_do_not_fit_the_plan_are_refused_by_name(argument: str, shape: tuple[int, ...]) -> None:
-    shapes = {"q": (1, 96), "kv": (3, 2, 16, 2, 16), "out": (1, 96)} | {argument: shape}
+    shapes = {"q": (1, 96), "kv": (3, 2, 2, 16, 16), "out": (1, 96)} | {argument: shape}
     arrays = {name: np.zeros(size, np.float32) for name, size in shapes.items()}
     with pytest.raises(ValueError, match=argument):
         _native.attention(_native.ThreadPool(1), plan_of(), **arrays, scale=0.25)
@@ -226,5 +226,5 @@ def test_a_head_dim_that_no_kernel_serves_is_refused(head_dim: int) -> None:
     q = np.zeros((1, 6 * head_dim), np.float32)
     with pytest.raises(ValueError, match="head_dim"):
         _native.attention(
-            _native.ThreadPool(1), plan_of(), q, np.zeros((3, 2, 16, 2, head_dim), np.float32), q.copy(), 1.0
+            _native.ThreadPool(1), plan_of(), q, np.zeros((3, 2, 2, 16, head_dim), np.float32), q.copy(), 1.0
         )

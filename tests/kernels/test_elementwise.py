@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from headstart_kernels import _native
+from kernels.attention_cases import to_panels
 
 Array = np.ndarray[Any, Any]
 
@@ -92,20 +93,21 @@ def test_a_rotation_turns_the_halves_of_every_head(head_dim: int, isa: str) -> N
 @pytest.mark.parametrize("is_bf16", [False, True])
 @pytest.mark.parametrize(("kv_heads", "head_dim"), [(2, 8), (3, 64), (1, 80)])
 def test_only_named_slots_are_written(isa: str, is_bf16: bool, kv_heads: int, head_dim: int) -> None:
-    kv = np.zeros((3, 2, 4, kv_heads, head_dim), np.uint16 if is_bf16 else np.float32)
-    k, v = normal(3, kv_heads * head_dim), normal(3, kv_heads * head_dim, seed=1)
-    _native.write_kv(kv, k, v, np.array([5, -1, 10]), isa)
-    expected = np.zeros_like(kv)
-    for token, page, offset in ((0, 1, 1), (2, 2, 2)):
+    storage = normal(12, 2, 4, kv_heads, head_dim, seed=2)
+    storage = to_bf16(storage) if is_bf16 else storage
+    kv = to_panels(storage)
+    k, v = normal(4, kv_heads * head_dim), normal(4, kv_heads * head_dim, seed=1)
+    _native.write_kv(kv, k, v, np.array([5, -1, 10, 47]), isa)
+    for token, page, offset in ((0, 1, 1), (2, 2, 2), (3, 11, 3)):
         for plane, values in enumerate((k, v)):
             stored = to_bf16(values[token]) if is_bf16 else values[token]
-            expected[page, plane, offset] = stored.reshape(kv_heads, head_dim)
-    np.testing.assert_array_equal(kv, expected)
+            storage[page, plane, offset] = stored.reshape(kv_heads, head_dim)
+    np.testing.assert_array_equal(kv, to_panels(storage))
 
 
 def test_a_slot_outside_of_the_storage_is_refused() -> None:
-    kv, row = np.zeros((3, 2, 4, 1, 8), np.float32), np.zeros((1, 8), np.float32)
-    for slot in (-2, 12):
+    kv, row = np.zeros((3, 1, 2, 16, 8), np.float32), np.zeros((1, 8), np.float32)
+    for slot in (-2, 48):
         with pytest.raises(ValueError, match="slots"):
             _native.write_kv(kv, row, row, np.array([slot]))
 
@@ -121,6 +123,7 @@ def exp2_through_attention(x: Array, isa: str) -> Array:
     kv = np.zeros((pages, 2, 1, 1, 8), np.float32)
     kv[1::2, 0, 0, 0, 0] = x
     kv[1::2, 1] = 1
+    kv = to_panels(kv)
     q = np.zeros((len(x), 8), np.float32)
     q[:, 0] = 1
     _native.attention(_native.ThreadPool(1), plan, q, kv, out, float(np.log(2)), isa)

@@ -100,7 +100,10 @@ class NativeForward:
 
     @property
     def kv_layers(self) -> list[npt.NDArray[Any]]:
-        """The storage of each layer, [pages, 2, block, kv_heads, head_dim]: float32, or bfloat16 as uint16."""
+        """The storage of each layer, [panels of 16 slots, kv_heads, 2, 16, head_dim]: float32, or bfloat16 as uint16.
+
+        How a panel's numbers lie is KvLayer's in csrc/attention.h.
+        """
         return [self._decoder.kv_layer(layer) for layer in range(self._num_layers)]
 
     def forward(

@@ -6,6 +6,7 @@ a prefix is measured once with it read for all rows together and once row by row
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def measure_attention(
     rng = np.random.default_rng(0)
     metadata, num_pages = lay_out(work)
     # One array, as the engine has one: large enough for huge pages.
-    layers = list(_random_bf16(rng, (num_layers, num_pages, 2, PAGE_SIZE, _NUM_KV_HEADS, _HEAD_DIM)))
+    layers = list(_random_bf16(rng, (num_layers, num_pages, _NUM_KV_HEADS, 2, PAGE_SIZE, _HEAD_DIM)))
     q = rng.standard_normal((metadata.num_tokens, _NUM_HEADS * _HEAD_DIM), np.float32)
     out = np.empty_like(q)
     plan = _plan(work, metadata, machine.pool.size)
@@ -102,4 +103,10 @@ def _plan(work: Work, metadata: AttentionMetadata, num_threads: int) -> _native.
 
 
 def _random_bf16(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    return (rng.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    """From the beginning of a cache line on, as the engine's storage is."""
+    size = math.prod(shape)
+    flat = np.empty(size + 32, np.uint16)
+    start = -flat.ctypes.data % 64 // 2
+    numbers = flat[start : start + size].reshape(shape)
+    numbers[:] = rng.standard_normal(shape, np.float32).view(np.uint32) >> 16
+    return numbers
