@@ -126,7 +126,8 @@ static inline void add_block(Sums<kRows, kGroups>& sums, const IntTile<kRows, kG
 
 template <typename Pairs>
 struct QuantWeights {
-  static constexpr int kMaxRows = kMaxTileRows, kMaxGroups = kLanes == 16 ? 6 : 3;
+  // More rows than with plain weights, for each tile unpacks them anew.
+  static constexpr int kMaxRows = kLanes == 16 ? 8 : kMaxTileRows, kMaxGroups = kLanes == 16 ? 6 : 3;
 
   template <int kRows, int kGroups>
   static inline void run(Tile<kRows, kGroups>& tile, const GemmCall& call, int64_t row, const uint8_t* w,
