@@ -108,7 +108,8 @@ class SchedulerSettings(BaseModel, frozen=True, extra="forbid"):
     long_prefill_token_threshold: int | None = _option(
         None,
         "--long-prefill-token-threshold",
-        "Most tokens of one prefill in a step while others run or wait. By default 128 on a CPU, budget / 4 on a GPU.",
+        "Most tokens of one prefill in a step while others run or wait, fewer on a long context. By default 128 on a "
+        "CPU, budget / 4 on a GPU.",
         ge=1,
     )
     max_partial_prefills: int = _option(

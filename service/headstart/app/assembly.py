@@ -109,6 +109,7 @@ def _scheduler(settings: Settings, model: ServedModel, manager: BlockManager) ->
         max_num_seqs=chosen.max_num_seqs,
         max_len=model.max_len,
         long_prefill_token_threshold=_prefill_cap(settings, model),
+        attention_span=model.attention_span,
         max_partial_prefills=chosen.max_partial_prefills,
         policy=chosen.policy,
         watermark=chosen.watermark,

@@ -24,6 +24,7 @@ from headstart.config import Settings
 from headstart.errors import ConfigError
 from headstart.model.config import ModelConfig
 from headstart.model.kv import kv_bytes_per_block
+from headstart.model.layout import attention_span
 from headstart.model.source import resolve_source
 from headstart.model.stored_blocks import has_blocks, weight_bytes
 from headstart.model.weights import Checkpoint, Progress, open_checkpoint
@@ -58,6 +59,8 @@ class ServedModel:
     attention_backend: str
     numerics_id: str
     context_length: int
+    attention_span: int
+    """As `SchedulerLimits` has it."""
     vocab_size: int
     eos_token_ids: frozenset[int]
     block_bytes: int
@@ -110,6 +113,7 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
         attention_backend=backend,
         numerics_id=numerics_id(dtype, device, backend),
         context_length=config.context_length,
+        attention_span=attention_span(config),
         vocab_size=config.vocab_size,
         eos_token_ids=eos_token_ids,
         block_bytes=block_bytes,
@@ -214,6 +218,7 @@ def _simulated(settings: Settings) -> ServedModel:
         attention_backend="none",
         numerics_id="none/simulated",
         context_length=_SIMULATED_CONTEXT,
+        attention_span=0,
         vocab_size=_SIMULATED_VOCAB_SIZE,
         eos_token_ids=frozenset(),
         block_bytes=block_bytes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from headstart.model.config import ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -24,6 +26,12 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if not config.tie_embeddings:
         shapes[LM_HEAD] = (config.vocab_size, config.hidden_size)
     return shapes
+
+
+def attention_span(config: ModelConfig) -> int:
+    """The context, in tokens, on which a token's attention takes as many operations as its matrix products."""
+    products = sum(math.prod(shape) for shape in _layer_shapes(config).values() if len(shape) == 2)
+    return products // (2 * config.num_heads * config.head_dim)
 
 
 def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

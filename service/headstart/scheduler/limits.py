@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class SchedulerLimits:
     """Token budget `max_num_batched_tokens` a step, at most `max_num_seqs` running, `max_len` tokens a request.
 
-    `long_prefill_token_threshold` caps one prompt's share of a step while it has company (0 = no cap);
-    `max_partial_prefills` bounds the prompts that a step leaves unfinished. `policy` is "fcfs" or "priority"
+    `long_prefill_token_threshold` caps one prompt's share of a step while it has company (0 = no cap), and the more so
+    the further the prompt has come: a token on a context of `attention_span` tokens takes twice as long as one without
+    any (0 = as long), and steps should not grow longer. `max_partial_prefills` bounds the prompts that a step leaves unfinished. `policy` is "fcfs" or "priority"
     (smaller first). `watermark` is the share of the pool that an admission leaves free while something runs.
     """
 
@@ -18,6 +19,7 @@ class SchedulerLimits:
     max_num_seqs: int = 256
     max_len: int = 8192
     long_prefill_token_threshold: int = 0
+    attention_span: int = 0
     max_partial_prefills: int = 4
     policy: str = "fcfs"
     watermark: float = 0.02
@@ -26,6 +28,11 @@ class SchedulerLimits:
     def prefill_cap(self) -> int:
         """The most tokens that one prompt gets in a step while it has company."""
         return self.long_prefill_token_threshold or self.max_num_batched_tokens
+
+    def shrunk(self, cap: int, position: int) -> int:
+        """How many tokens from `position` take as long as `cap` at the beginning of a prompt; at least one."""
+        span = self.attention_span
+        return max(1, cap * span // (span + position)) if span else cap
 
     @property
     def max_running(self) -> int:

@@ -248,10 +248,12 @@ class Scheduler:
         num_to_come = len(self._running) - len(plan.requests) - is_running
         count = min(remaining + len(request.drafts), max(1, plan.budget - num_to_come))
         cap = plan.share if is_running else self._limits.prefill_cap
-        if remaining > min(count, cap) and (
+        shrunk = self._limits.shrunk(cap, start)
+        # A few new tokens behind a long cached prefix start at once; what has been cut goes on in cuts as long as the first.
+        if remaining > min(count, shrunk if is_running else cap) and (
             len(self._running) > is_running or self._gate.newcomer(None if is_running else request)
         ):
-            count = min(count, cap)
+            count = min(count, shrunk)
             # Ending at a block edge lets it match again there: another request may be computing the same prefix.
             block_size = self._manager.block_size
             aligned = (start + count) // block_size * block_size - start

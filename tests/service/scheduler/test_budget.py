@@ -32,6 +32,33 @@ def test_a_lone_prompt_ignores_the_cap_until_it_has_company() -> None:
     assert bench.step() == {"lone": 400, "companion": 10}
 
 
+def test_chunks_shrink_as_a_prompt_goes_on_so_that_no_step_takes_longer_than_the_first() -> None:
+    bench = chain(usable=5000, max_num_batched_tokens=2048, long_prefill_token_threshold=128, attention_span=1024)
+    bench.add(spec("decode", 8), spec("long", 8000, first=1000))
+    sizes = [bench.step()["long"] for _ in range(60)]
+    starts = [sum(sizes[:step]) for step in range(len(sizes))]
+    work = [size * (1 + start / 1024) for size, start in zip(sizes, starts, strict=True)]
+    assert sizes[0] == 128
+    assert max(work) <= 128
+    assert min(work) > 128 / 2
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_chunk_is_never_empty_however_long_the_context() -> None:
+    limits = SchedulerLimits(long_prefill_token_threshold=2, attention_span=10)
+    assert [limits.shrunk(2, position) for position in (0, 10, 11, 1_000_000)] == [2, 1, 1, 1]
+
+
+def test_a_few_tokens_behind_a_long_cached_prefix_start_whole() -> None:
+    bench = chain(usable=2000, max_num_batched_tokens=2048, long_prefill_token_threshold=128, attention_span=100)
+    bench.add(spec("first", 4000))
+    bench.run()
+    bench.add(spec("decode", 8, first=9000, max_tokens=50))
+    bench.step()
+    bench.add(spec("again", 4100))
+    assert bench.step()["again"] == 100
+
+
 def test_a_prompt_that_waits_in_vain_is_no_company() -> None:
     bench = chain(usable=70, max_num_batched_tokens=512, long_prefill_token_threshold=100)
     bench.add(spec("lone", 1000), spec("too big for now", 500, first=5000))
