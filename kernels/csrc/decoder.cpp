@@ -142,17 +142,37 @@ void Decoder::step(const Step& step, float* logits) {
   kv_population_.begin_step();
   reserve(std::max(step.num_tokens, step.num_logits));
   embed(step);
+  AttentionPlan plan = plan_of(step);
+  const int64_t last = config_.num_layers - 1;
+  for (int64_t layer = 0; layer < last; ++layer) {
+    project(layer, step);
+    attend(layer, step.num_tokens, plan);
+    feed_forward(layers_[layer], step.num_tokens, &layers_[layer + 1]);
+  }
+  project(last, step);
+  const StepTail tail(step);
+  if (tail.step.num_tokens < step.num_tokens) {
+    keep(tail.tokens);
+    plan = plan_of(tail.step);
+  }
+  attend(last, tail.step.num_tokens, plan);
+  feed_forward(layers_[last], tail.step.num_tokens, nullptr);
+  write_logits(tail.step, logits);
+  kv_population_.end_step(kv_);
+}
+
+AttentionPlan Decoder::plan_of(const Step& step) const {
   const PageTable table{step.qo_indptr, step.kv_indptr,    step.kv_indices,
                         step.seq_lens,  step.num_rows, config_.page_size};
-  const PlanShape shape{config_.num_heads, config_.num_kv_heads, pool_.size(), true};
-  const AttentionPlan plan = plan_attention(table, shape);
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    const bool is_last = layer + 1 == config_.num_layers;
-    attend(layer, step, plan);
-    feed_forward(layers_[layer], step.num_tokens, is_last ? nullptr : &layers_[layer + 1]);
+  return plan_attention(table, {config_.num_heads, config_.num_kv_heads, pool_.size(), true});
+}
+
+void Decoder::keep(const std::vector<int32_t>& tokens) {
+  float* qkv = floats(projected_);
+  for (size_t line = 0; line < tokens.size(); ++line) {
+    std::copy_n(hidden(tokens[line]), config_.hidden_size, hidden(line));
+    std::copy_n(qkv + tokens[line] * qkv_size(), q_size(), qkv + line * qkv_size());
   }
-  write_logits(step, logits);
-  kv_population_.end_step(kv_);
 }
 
 void Decoder::multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,
@@ -202,20 +222,28 @@ void Decoder::add(int64_t num_tokens, const std::vector<float>* norm, const Pack
   });
 }
 
-void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan) {
+KvLayer Decoder::kv_of(int64_t layer) const {
+  return {kv_layer(layer), config_.is_bf16, config_.page_size, config_.num_kv_heads, config_.head_dim};
+}
+
+void Decoder::project(int64_t layer, const Step& step) {
   const Layer& weights = layers_[layer];
   float* qkv = floats(projected_);
   multiply(weights.qkv, step.num_tokens, qkv, weights.qkv_bias, &weights.out);
-  const KvLayer kv{kv_layer(layer), config_.is_bf16, config_.page_size, config_.num_kv_heads, config_.head_dim};
+  const KvLayer kv = kv_of(layer);
   for_tokens(pool_, step.num_tokens, [&](int64_t token) {
     float* q = qkv + token * qkv_size();
     turn(weights, q, step.positions[token]);
     table_.write_kv(kv, q + q_size(), q + q_size() + kv_size(), step.slots[token]);
   });
+}
+
+void Decoder::attend(int64_t layer, int64_t num_tokens, const AttentionPlan& plan) {
+  const Layer& weights = layers_[layer];
   AttentionCall call;
-  call.q = qkv;
+  call.q = floats(projected_);
   call.ldq = qkv_size();
-  call.kv = kv;
+  call.kv = kv_of(layer);
   call.num_heads = config_.num_heads;
   call.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   call.out = inputs_.data();
@@ -223,8 +251,8 @@ void Decoder::attend(int64_t layer, const Step& step, const AttentionPlan& plan)
   call.is_out_bf16 = weights.out.takes_bf16();
   quantised_inputs_ = {};  // attention writes a line head by head: the product makes integers of it
   headstart::attend(pool_, table_, plan, attention_scratch_, call);
-  multiply(weights.out, step.num_tokens, floats(added_), weights.out_bias, &weights.gate_up);
-  add(step.num_tokens, &weights.post_norm, weights.gate_up);
+  multiply(weights.out, num_tokens, floats(added_), weights.out_bias, &weights.gate_up);
+  add(num_tokens, &weights.post_norm, weights.gate_up);
 }
 
 void Decoder::turn(const Layer& weights, float* q, int32_t position) {

@@ -88,7 +88,13 @@ class Decoder {
   PackedWeight* matrix_place(const std::string& name, int64_t layer, int64_t n, int64_t k);
   void reserve(int64_t num_tokens);
   void embed(const Step& step);
-  void attend(int64_t layer, const Step& step, const AttentionPlan& plan);
+  AttentionPlan plan_of(const Step& step) const;
+  KvLayer kv_of(int64_t layer) const;
+  // Queries, keys and values of a layer; K/V go into the storage.
+  void project(int64_t layer, const Step& step);
+  // Moves what the last layer has of these tokens so far to the lines from 0 on.
+  void keep(const std::vector<int32_t>& tokens);
+  void attend(int64_t layer, int64_t num_tokens, const AttentionPlan& plan);
   void feed_forward(const Layer& weights, int64_t num_tokens, const Layer* next);
   void write_logits(const Step& step, float* logits);
 

@@ -1,5 +1,6 @@
 #include "step.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -51,6 +52,29 @@ void check_row(const Step& step, int64_t row, int64_t page_size) {
 }
 
 }  // namespace
+
+StepTail::StepTail(const Step& whole) : step(whole), qo_indptr_(whole.num_rows + 1), logit_rows_(whole.num_logits) {
+  const int32_t* ends = whole.qo_indptr + 1;
+  const auto row_of = [&](int32_t token) { return std::upper_bound(ends, ends + whole.num_rows, token) - ends; };
+  std::vector<int32_t> firsts(ends, ends + whole.num_rows);  // of each row's tokens that are kept; its end for none
+  for (int64_t i = 0; i < whole.num_logits; ++i) {
+    int32_t& first = firsts[row_of(whole.logit_rows[i])];
+    first = std::min(first, whole.logit_rows[i]);
+  }
+  for (int64_t row = 0; row < whole.num_rows; ++row) {
+    for (int32_t token = firsts[row]; token < ends[row]; ++token) tokens.push_back(token);
+    qo_indptr_[row + 1] = static_cast<int32_t>(tokens.size());
+  }
+  for (int64_t i = 0; i < whole.num_logits; ++i) {
+    const int64_t row = row_of(whole.logit_rows[i]);
+    logit_rows_[i] = qo_indptr_[row] + whole.logit_rows[i] - firsts[row];
+  }
+  step.token_ids = step.positions = nullptr;
+  step.slots = nullptr;
+  step.num_tokens = static_cast<int64_t>(tokens.size());
+  step.qo_indptr = qo_indptr_.data();
+  step.logit_rows = logit_rows_.data();
+}
 
 void check_step(const Step& step, const StepLimits& limits) {
   check_range(step.token_ids, step.num_tokens, limits.vocab_size, "token_ids");

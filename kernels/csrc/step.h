@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace headstart {
 
@@ -28,6 +29,20 @@ struct StepLimits {
   int64_t max_positions;
   int64_t num_pages;  // the null page among them
   int64_t page_size;
+};
+
+// What the last layer needs of a step besides K/V: the tokens that logits are asked for, and those behind them in their
+// rows. Of most prompts that is one token, of a chunk that does not end its prompt none.
+struct StepTail {
+  // `step` must outlive it.
+  explicit StepTail(const Step& whole);
+  StepTail(const StepTail&) = delete;
+
+  Step step;  // the same rows with these tokens alone; has no token_ids, positions and slots
+  std::vector<int32_t> tokens;  // where they are in the whole step, in ascending order
+
+ private:
+  std::vector<int32_t> qo_indptr_, logit_rows_;
 };
 
 // Throws std::invalid_argument whose text starts with the name of the argument that is wrong.

@@ -11,8 +11,9 @@ class SchedulerLimits:
 
     `long_prefill_token_threshold` caps one prompt's share of a step while it has company (0 = no cap), and the more so
     the further the prompt has come: a token on a context of `attention_span` tokens takes twice as long as one without
-    any (0 = as long), and steps should not grow longer. `max_partial_prefills` bounds the prompts that a step leaves unfinished. `policy` is "fcfs" or "priority"
-    (smaller first). `watermark` is the share of the pool that an admission leaves free while something runs.
+    any (0 = as long), and steps should not grow longer. `max_partial_prefills` bounds the prompts that a step leaves
+    unfinished. `policy` is "fcfs" or "priority" (smaller first). `watermark` is the share of the pool that an admission
+    leaves free while something runs.
     """
 
     max_num_batched_tokens: int = 2048

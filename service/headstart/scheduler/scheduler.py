@@ -249,7 +249,7 @@ class Scheduler:
         count = min(remaining + len(request.drafts), max(1, plan.budget - num_to_come))
         cap = plan.share if is_running else self._limits.prefill_cap
         shrunk = self._limits.shrunk(cap, start)
-        # A few new tokens behind a long cached prefix start at once; what has been cut goes on in cuts as long as the first.
+        # A few new tokens behind a long cached prefix start at once; what was cut goes on in cuts as long as the first.
         if remaining > min(count, shrunk if is_running else cap) and (
             len(self._running) > is_running or self._gate.newcomer(None if is_running else request)
         ):

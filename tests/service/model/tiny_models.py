@@ -87,26 +87,33 @@ def run_step(
     forward: Forward, rows: list[tuple[Sequence, list[int]]], *, all_logits: bool = True
 ) -> list[np.ndarray[Any, Any]]:
     """Advance each sequence by its tokens; the logits [tokens or 1, vocab] of each row."""
+    ends = np.cumsum([len(tokens) for _, tokens in rows], dtype=np.int32)
+    wanted = np.arange(ends[-1], dtype=np.int32) if all_logits else ends - 1
+    logits = run_step_for(forward, rows, wanted)
+    return np.split(logits, ends[:-1] if all_logits else np.arange(1, len(rows)))
+
+
+def run_step_for(
+    forward: Forward, rows: list[tuple[Sequence, list[int]]], wanted: np.ndarray[Any, np.dtype[np.int32]]
+) -> np.ndarray[Any, Any]:
+    """Advance each sequence by its tokens; the logits [n, vocab] of the tokens `wanted` [n] of the batch."""
     width = max(len(sequence.pages) for sequence, _ in rows)
     tables = np.zeros((len(rows), width), np.int32)
     for line, (sequence, _) in enumerate(rows):
         tables[line, : len(sequence.pages)] = sequence.pages
-    counts = [len(tokens) for _, tokens in rows]
     metadata = build_metadata(
         starts=[sequence.num_computed for sequence, _ in rows],
-        num_tokens=counts,
+        num_tokens=[len(tokens) for _, tokens in rows],
         block_tables=tables,
         table_rows=range(len(rows)),
         read_only=[False] * len(rows),
         page_size=BLOCK,
     )
-    ends = np.cumsum(counts, dtype=np.int32)
-    wanted = np.arange(ends[-1], dtype=np.int32) if all_logits else ends - 1
     token_ids = np.concatenate([np.asarray(tokens, np.int32) for _, tokens in rows])
     logits = forward.forward(token_ids, metadata, wanted)
     for sequence, tokens in rows:
         sequence.num_computed += len(tokens)
-    return np.split(logits, ends[:-1] if all_logits else np.arange(1, len(rows)))
+    return logits
 
 
 def greedy(forward: Forward, prompt: list[int], num_tokens: int, pages: list[int]) -> list[int]:

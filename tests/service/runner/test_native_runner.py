@@ -15,7 +15,16 @@ from headstart.model.weights import open_checkpoint
 from headstart.runner.native_runner import WHOLE_MACHINE, Cpu, NativeForward
 from headstart_kernels._native import available_isas
 from headstart_kernels.metadata import build_metadata
-from service.model.tiny_models import BLOCK, FAMILIES, Sequence, greedy, open_forward, run_step, save_model
+from service.model.tiny_models import (
+    BLOCK,
+    FAMILIES,
+    Sequence,
+    greedy,
+    open_forward,
+    run_step,
+    run_step_for,
+    save_model,
+)
 
 POPULATE_WRITE = 23  # of madvise, which Python does not name
 RNG = np.random.default_rng(0)
@@ -95,6 +104,21 @@ def test_other_requests_in_the_batch_do_not_change_a_bit(forward: NativeForward,
     own = (Sequence(pages(200)), PROMPT)
     logits = run_step(forward, [*others[:3], own, *others[3:]])
     assert np.array_equal(logits[3], expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_logits_of_some_tokens_have_the_bits_of_all_and_leave_the_same_keys_and_values(
+    forward: NativeForward, pages: Pages, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch = [PROMPT[:70], *OTHERS]
+    tables = [pages(len(tokens) + 1) for tokens in batch]
+    everything = np.concatenate(run_step(forward, [(Sequence(t), b) for t, b in zip(tables, batch, strict=True)]))
+    storage = [layer.copy() for layer in forward.kv_layers]
+    wanted = rng.choice(len(everything), seed * 3, replace=seed > 3).astype(np.int32)
+    some = run_step_for(forward, [(Sequence(t), b) for t, b in zip(tables, batch, strict=True)], wanted)
+    assert np.array_equal(some, everything[wanted])
+    assert all(np.array_equal(now, then) for now, then in zip(forward.kv_layers, storage, strict=True))
 
 
 def test_rows_that_share_a_prefix_do_not_change_a_bit_of_each_other(forward: NativeForward, pages: Pages) -> None:
