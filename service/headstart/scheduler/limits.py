@@ -43,3 +43,9 @@ class SchedulerLimits:
     def watermark_blocks(self, num_blocks: int) -> int:
         """Of a pool of `num_blocks`, what an admission leaves free while something runs."""
         return int(self.watermark * num_blocks)
+
+
+def cut_at_edge(start: int, count: int, block_size: int) -> int:
+    """The most of `count` tokens from `start` that end at a block edge; `count` when no edge is among them."""
+    aligned = (start + count) // block_size * block_size - start
+    return aligned if aligned > 0 else count

@@ -27,7 +27,7 @@ from headstart.core.step import (
 from headstart.errors import AlreadyExistsError, FailedPreconditionError, InvalidRequestError
 from headstart.scheduler.backlog import Backlog
 from headstart.scheduler.gate import Gate
-from headstart.scheduler.limits import SchedulerLimits
+from headstart.scheduler.limits import SchedulerLimits, cut_at_edge
 from headstart.scheduler.outcome import find_finish, heirs_of, stats_of, take_drafts
 from headstart.scheduler.plan_builder import PlanBuilder
 from headstart.scheduler.preemption import Shortfall, fewest_victims
@@ -253,11 +253,8 @@ class Scheduler:
         if remaining > min(count, shrunk if is_running else cap) and (
             len(self._running) > is_running or self._gate.newcomer(None if is_running else request)
         ):
-            count = min(count, shrunk)
             # Ending at a block edge lets it match again there: another request may be computing the same prefix.
-            block_size = self._manager.block_size
-            aligned = (start + count) // block_size * block_size - start
-            count = aligned if aligned > 0 else count
+            return cut_at_edge(start, min(count, shrunk), self._manager.block_size)
         return count
 
     def _advance(self, request: RequestState, plan: PlanBuilder) -> None:
