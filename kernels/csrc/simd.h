@@ -238,7 +238,7 @@ static inline vi load_bytes_as_words(const uint8_t* p) {
   int8_t bytes[2 * kLanes];
   std::memcpy(bytes, p, sizeof(bytes));
   vi words;
-  for (int i = 0; i < kLanes; ++i) words[i] = (bytes[2 * i] & 0xffff) | static_cast<int32_t>(bytes[2 * i + 1] << 16);
+  for (int i = 0; i < kLanes; ++i) words[i] = (bytes[2 * i] & 0xffff) | bytes[2 * i + 1] * 0x10000;
   return words;
 }
 #if defined(__SSE2__)

@@ -83,7 +83,7 @@ def _from_checkpoint(settings: Settings, checkpoint: Checkpoint, progress: Progr
     config, block_size = checkpoint.config, settings.cache.block_size
     device = _device(settings.device)
     backend = _backend(settings, device)
-    dtype = settings.model.dtype if settings.model.dtype != "auto" else _usual_dtype(checkpoint, backend, device)
+    dtype = _dtype(settings.model.dtype, checkpoint, backend, device)
     _check_device(device)
     if backend == NATIVE:
         check_native()
@@ -178,11 +178,13 @@ def _backend(settings: Settings, device: str) -> str:
         raise ConfigError(f"attention_backend: {error}") from None
 
 
-def _usual_dtype(checkpoint: Checkpoint, backend: str, device: str) -> str:
-    """What computes fastest without giving up what the file holds."""
-    if backend == REFERENCE and device == "cpu":
+def _dtype(wish: str, checkpoint: Checkpoint, backend: str, device: str) -> str:
+    """What the wish comes to: for "auto", what is fast without giving up what the file holds."""
+    if wish == "auto" and backend == REFERENCE and device == "cpu":
         return "float32"
-    return "quantized" if backend == NATIVE and has_blocks(checkpoint) else "bfloat16"
+    if backend == NATIVE and wish in ("auto", "quantized"):
+        return "quantized" if has_blocks(checkpoint) else "bfloat16"
+    return "bfloat16" if wish == "auto" else wish
 
 
 # Each forward pass is imported only when it is built: one needs PyTorch, the other the compiled kernels.

@@ -5,6 +5,7 @@ Knows nothing of weights, torch or memory. Values are frozen; whatever this buil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,6 +76,9 @@ class ModelConfig:
         ):
             if getattr(self, name) < 1:
                 raise ModelError(f"model config: {name} must be at least 1, is {getattr(self, name)}")
+        for name in ("rms_norm_eps", "rope_theta"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ModelError(f"model config: {name} must be a number above 0, is {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"model config: {self.num_heads} heads do not divide by {self.num_kv_heads} kv heads")
         if self.head_dim % 2:
@@ -123,8 +127,8 @@ def from_hf(config: Mapping[str, Any], generation: Mapping[str, Any] | None = No
 
 def _hf_int(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
-    if not isinstance(value, int):
-        raise ModelError(f"config.json: {key} must be a number, is {value!r}")
+    if not isinstance(value, int) or value < 1:
+        raise ModelError(f"config.json: {key} must be a number above 0, is {value!r}")
     return value
 
 
@@ -194,11 +198,13 @@ def from_gguf(metadata: Mapping[str, Any]) -> ModelConfig:
 
     def number(key: str, default: float | None = None) -> float:
         value = metadata.get(f"{arch}.{key}", default)
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or not math.isfinite(value):
             raise ModelError(f"GGUF metadata: {arch}.{key} must be a number, is {value!r}")
         return value
 
     num_heads = int(number("attention.head_count"))
+    if num_heads < 1:
+        raise ModelError(f"GGUF metadata: {arch}.attention.head_count must be at least 1, is {num_heads}")
     hidden_size = int(number("embedding_length"))
     head_dim = int(number("attention.key_length", hidden_size // num_heads))
     context_length = int(number("context_length"))

@@ -109,6 +109,6 @@ def _hugging_face_name(name: str) -> str:
         return _NAMES[stem]
     block, _, rest = stem.partition(".")
     layer, _, part = rest.partition(".")
-    if block == "blk" and part in _LAYER_NAMES:
+    if block == "blk" and layer.isdecimal() and part in _LAYER_NAMES:
         return f"{layer_prefix(int(layer))}{_LAYER_NAMES[part]}.{kind}"
     return name

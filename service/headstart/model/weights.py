@@ -62,8 +62,13 @@ class Checkpoint:
         self.directory = directory
         self.gguf_metadata = gguf_metadata
         self._file = file
+        found = file.shapes()
+        if config.num_layers > len(found):  # before the tensors of so many layers are listed
+            raise ModelError(
+                f"the config says {config.num_layers} layers, the weights have {len(found)} tensors in all"
+            )
         shapes = tensor_shapes(config)
-        _check_tensors(shapes, file.shapes())
+        _check_tensors(shapes, found)
         self.tensor_names = tuple(shapes)
         self.fingerprint = self._hash(shapes)
 

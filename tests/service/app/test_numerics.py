@@ -48,8 +48,9 @@ def test_a_model_of_plain_numbers_is_served_in_bfloat16(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    model = open_model(load_settings({"device": "cpu", "model.source": str(tmp_path)}), lambda _stage, _fraction: None)
-    assert model.dtype == "bfloat16"
+    for wish in ("auto", "quantized"):
+        settings = load_settings({"device": "cpu", "model.source": str(tmp_path), "model.dtype": wish})
+        assert open_model(settings, lambda _stage, _fraction: None).dtype == "bfloat16"
 
 
 def test_a_backend_that_cannot_be_had_is_refused_by_the_name_of_its_setting() -> None:

@@ -95,7 +95,10 @@ def test_biases_and_norms_depend_on_the_family() -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"vocab_size": None}, "vocab_size"),
-        ({"num_hidden_layers": 0}, "num_layers"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
         ({"num_key_value_heads": 3}, "kv heads"),
         ({"head_dim": 15}, "head_dim"),
     ],
@@ -136,6 +139,10 @@ def test_gguf_metadata_gives_the_same_kind_of_description() -> None:
         ({"qwen3.rope.dimension_count": 16}, "dimension_count"),
         ({"qwen3.expert_count": 8}, "expert_count"),
         ({"qwen3.attention.sliding_window": 64}, "sliding window of 64"),
+        ({"qwen3.attention.head_count": 0}, "head_count"),
+        ({"qwen3.block_count": float("nan")}, "block_count"),
+        ({"qwen3.rope.freq_base": float("inf")}, "freq_base"),
+        ({"qwen3.attention.layer_norm_rms_epsilon": 0.0}, "rms_norm_eps"),
     ],
 )
 def test_gguf_metadata_that_is_not_served_is_refused_by_name(changes: dict[str, Any], named: str) -> None:

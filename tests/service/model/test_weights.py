@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from headstart.errors import ModelError
+from headstart.model.source import BUILT_IN, resolve_source
 from headstart.model.weights import open_checkpoint
 from safetensors.torch import load_file, save_file
 from service.model.tiny_models import greedy, open_forward, save_model
@@ -208,6 +209,21 @@ def test_rope_factors_of_another_number_than_the_frequencies_are_refused(tmp_pat
     write_gguf(tmp_path / "model.gguf", "llama", tmp_path / "model", factors=[1.0, 2.0])
     with pytest.raises(ModelError, match=r"rope_freqs.weight has shape \(2,\)"):
         open_checkpoint(tmp_path / "model.gguf")
+
+
+def test_more_layers_than_the_file_has_tensors_are_refused_at_once(directory: Path) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2**32 - 1}))
+    with pytest.raises(ModelError, match="4294967295 layers, the weights have 30 tensors"):
+        open_checkpoint(directory)
+
+
+def test_a_tensor_whose_layer_is_no_number_is_named(tmp_path: Path) -> None:
+    path = resolve_source(BUILT_IN)
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(path.read_bytes().replace(b"blk.2.attn_q.weight", b"blk.x.attn_q.weight", 1))
+    with pytest.raises(ModelError, match="layers.2.self_attn.q_proj.weight is missing"):
+        open_checkpoint(damaged)
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
