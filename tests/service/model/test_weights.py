@@ -222,7 +222,7 @@ def test_a_tensor_whose_layer_is_no_number_is_named(tmp_path: Path) -> None:
     path = resolve_source(BUILT_IN)
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(path.read_bytes().replace(b"blk.2.attn_q.weight", b"blk.x.attn_q.weight", 1))
-    with pytest.raises(ModelError, match="layers.2.self_attn.q_proj.weight is missing"):
+    with pytest.raises(ModelError, match=r"layers\.2\.self_attn\.q_proj\.weight is missing"):
         open_checkpoint(damaged)
 
 
