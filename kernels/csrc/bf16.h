@@ -28,7 +28,8 @@ static inline uint16_t half_times_minus_8(uint16_t half) {
   uint16_t magnitude = half & 0x7fffu;
   for (int i = 0; i < 3 && magnitude < 0x7c00u; ++i) {
     // A subnormal is its fraction alone, and when doubled it carries into the exponent as it should.
-    magnitude = static_cast<uint16_t>(magnitude < 0x400u ? magnitude * 2 : magnitude < 0x7800u ? magnitude + 0x400 : 0x7c00);
+    const uint32_t doubled = magnitude < 0x400u ? magnitude * 2u : magnitude + 0x400u;
+    magnitude = static_cast<uint16_t>(doubled < 0x7c00u ? doubled : 0x7c00u);
   }
   return static_cast<uint16_t>(magnitude | (~half & 0x8000u));
 }

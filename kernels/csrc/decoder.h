@@ -136,7 +136,7 @@ class Decoder {
   MappedMemory kv_;
   IdlePopulation kv_population_;
 
-  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product, in the type that its weight takes.
+  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product, in the type its weight takes.
   int64_t token_capacity_ = 0;
   MappedMemory hidden_, inputs_, projected_, added_;
   QuantisedBuffer quantised_buffer_;

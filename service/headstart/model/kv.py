@@ -5,7 +5,7 @@ from __future__ import annotations
 from headstart.model.config import ModelConfig
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "quantized": 2}
-"""Of a number in the KV storage, by the dtype of the model. Quantised weights go with bfloat16."""
+"""Of a number in the KV storage and of a weight that is not quantised, by the dtype of the model."""
 
 
 def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype: str) -> int:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from headstart.model.kv import DTYPE_BYTES
 from headstart.model.layout import tensor_shapes
 from headstart.model.weights import Checkpoint
 
 BYTES_PER_WEIGHT = {"Q8_0": 34 / 32, "Q4_0": 20 / 32, "Q4_1": 20 / 32}
 """Of the stored types that can stay, as they lie in memory: the scales of a Q4_0 get a minimum beside them."""
-
-_USUAL_BYTES = {"float32": 4, "bfloat16": 2, "quantized": 2}
 
 
 def has_blocks(checkpoint: Checkpoint) -> bool:
@@ -27,6 +26,6 @@ def weight_bytes(checkpoint: Checkpoint, dtype: str, names: Iterable[str] | None
     shapes = tensor_shapes(checkpoint.config)
     kept = BYTES_PER_WEIGHT if dtype == "quantized" else {}
     return sum(
-        int(math.prod(shapes[name]) * kept.get(checkpoint.stored_type(name), _USUAL_BYTES[dtype]))
+        int(math.prod(shapes[name]) * kept.get(checkpoint.stored_type(name), DTYPE_BYTES[dtype]))
         for name in (shapes if names is None else names)
     )
