@@ -9,18 +9,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "attention.h"
 #include "attention_plan.h"
-#include "gemm.h"
+#include "crew.h"
 #include "idle_population.h"
 #include "kernel_table.h"
 #include "mapped_memory.h"
 #include "packed_weight.h"
 #include "step.h"
-#include "thread_pool.h"
 
 namespace headstart {
 
@@ -63,7 +63,7 @@ class Decoder {
 
   StepLimits limits() const;
   const DecoderConfig& config() const { return config_; }
-  int num_threads() const { return pool_.size(); }
+  int num_threads() const { return crew_.pool().size(); }
 
   // The storage of one layer, as KvLayer says. Page 0 is zero for ever.
   void* kv_layer(int64_t layer) const;
@@ -87,38 +87,38 @@ class Decoder {
   VectorPlace find_vector(const std::string& name, Layer& layer);
   PackedWeight* matrix_place(const std::string& name, int64_t layer, int64_t n, int64_t k);
   void reserve(int64_t num_tokens);
-  void embed(const Step& step);
+
+  // Some neighbouring tokens of a step.
+  struct TokenRange {
+    int64_t begin, count;
+  };
+  // fn(crew, range) for ranges that make up all tokens: one with all threads where tokens are few, else each with one.
+  template <typename Fn>
+  void for_ranges(int64_t num_tokens, Fn fn);
+
   AttentionPlan plan_of(const Step& step) const;
-  KvLayer kv_of(int64_t layer) const;
+  KvLayer kv_of(int64_t layer) const {
+    return {kv_layer(layer), config_.is_bf16, config_.page_size, config_.num_kv_heads, config_.head_dim};
+  }
+  void embed(Crew& crew, TokenRange tokens, const Step& step);
   // Queries, keys and values of a layer; K/V go into the storage.
-  void project(int64_t layer, const Step& step);
+  void project(Crew& crew, TokenRange tokens, int64_t layer, const Step& step);
+  // attended_ of all tokens of the plan.
+  void attend(int64_t layer, const AttentionPlan& plan);
+  // What attention and the feed-forward block of a layer add to hidden_.
+  void feed_forward(Crew& crew, TokenRange tokens, int64_t layer);
   // Moves what the last layer has of these tokens so far to the lines from 0 on.
   void keep(const std::vector<int32_t>& tokens);
-  void attend(int64_t layer, int64_t num_tokens, const AttentionPlan& plan);
-  void feed_forward(const Layer& weights, int64_t num_tokens, const Layer* next);
   void write_logits(const Step& step, float* logits);
-
-  // y = inputs_ * weight^T + bias, m lines.
-  // `next` is the weight of the product after this one.
-  void multiply(const PackedWeight& weight, int64_t m, float* y, const std::vector<float>& bias,
-                const PackedWeight* next);
-  const PackedWeight& head() const { return lm_head_.memory ? lm_head_ : embedding_; }
-  // hidden_ += added_, and if there is a norm, inputs_ = norm(hidden_) for `taker`.
-  void add(int64_t num_tokens, const std::vector<float>* norm, const PackedWeight& taker);
-  // Line `line` of inputs_ = norm(x).
-  void normalise(const float* x, const std::vector<float>& norm, int64_t line, const PackedWeight& taker);
-  // The inputs of m lines for `taker` begin; each line is written and then, in the same task, finished.
-  void begin_inputs(int64_t m, const PackedWeight& taker);
-  void finish_input(int64_t line, const PackedWeight& taker);
+  // Inputs for `taker` = norm(hidden_).
+  void normalise(Crew& crew, TokenRange tokens, const std::vector<float>& norm, const PackedWeight& taker);
   // Norms (where the model has them) and rotates the queries and keys of one token, in place.
   void turn(const Layer& weights, float* q, int32_t position);
 
+  const PackedWeight& head() const { return lm_head_.memory ? lm_head_ : embedding_; }
   static float* floats(const MappedMemory& memory) { return reinterpret_cast<float*>(memory.data()); }
   float* hidden(int64_t token) const { return floats(hidden_) + token * config_.hidden_size; }
-  // Line `line` of inputs_ for a product with `taker`.
-  uint8_t* input(int64_t line, const PackedWeight& taker) const {
-    return inputs_.data() + line * taker.k * (taker.takes_bf16() ? 2 : 4);
-  }
+  float* qkv(int64_t token) const { return floats(qkv_) + token * qkv_size(); }
   int64_t q_size() const { return config_.num_heads * config_.head_dim; }
   int64_t kv_size() const { return config_.num_kv_heads * config_.head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
@@ -126,7 +126,8 @@ class Decoder {
 
   DecoderConfig config_;
   const KernelTable& table_;
-  ThreadPool pool_;
+  Crew crew_;  // of all threads
+  std::vector<std::unique_ptr<Crew>> single_crews_;  // of each thread
   HugeArena arena_;
   AttentionScratch attention_scratch_;
   std::vector<float> cos_, sin_;
@@ -136,11 +137,9 @@ class Decoder {
   MappedMemory kv_;
   IdlePopulation kv_population_;
 
-  // Of one step, row-major [tokens][width]. inputs_ is what goes into a matrix product, in the type its weight takes.
+  // Of one step, row-major [tokens][width]. attended_ is in the type that the layer's weight takes.
   int64_t token_capacity_ = 0;
-  MappedMemory hidden_, inputs_, projected_, added_;
-  QuantisedBuffer quantised_buffer_;
-  QuantisedX quantised_inputs_;  // empty while inputs_ are in no weight's blocks
+  MappedMemory hidden_, qkv_, attended_;
 };
 
 }  // namespace headstart

@@ -47,6 +47,7 @@ struct GemmCall {
   float* y = nullptr;
   int64_t ldy = 0;
   const float* bias = nullptr;  // [n] or null
+  bool adds = false;            // y += instead of y =
   // The weight that will be read after this one, or null: its beginning is fetched while this call ends.
   const PackedWeight* next = nullptr;
   QuantisedX quantised;  // of x, for blocks only; gemm makes it from x where it is empty

@@ -17,7 +17,10 @@ static inline void write_tile(const Tile<kRows, kGroups>& tile, const GemmCall& 
     if (call.bias != nullptr) bias = load_partial(call.bias + column, count);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      store_partial(call.y + (row + r) * call.ldy + column, add(tile.sum[r][v], bias), count);
+      float* y = call.y + (row + r) * call.ldy + column;
+      vf value = add(tile.sum[r][v], bias);
+      if (call.adds) value = add(load_partial(y, count), value);
+      store_partial(y, value, count);
     }
   }
 }

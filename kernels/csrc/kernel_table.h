@@ -37,7 +37,6 @@ struct KernelTable {
 
   // All of one row. `out` is bf16 or float32.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t count, void* out, bool is_out_bf16);
-  void (*add_row)(float* residual, const float* x, int64_t count);  // residual += x
   // Turns num_heads heads of one token in place; cos and sin are the position's lines, [head_dim / 2].
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t num_heads, int64_t head_dim);
   void (*silu_mul)(const float* gate, const float* up, int64_t count, void* out, bool is_out_bf16);

@@ -1,4 +1,4 @@
-// RMS norm, with the addition of a residual before it.
+// RMS norm.
 #pragma once
 
 #include "simd.h"
@@ -42,13 +42,6 @@ static void rms_norm(const float* x, const float* weight, float eps, int64_t cou
     const vf scaled = mul(load_partial(x + i, here), factor);
     store_as(out, is_out_bf16, i, mul(scaled, load_partial(weight + i, here)), here);
   }
-}
-
-// residual += x
-static void add_row(float* residual, const float* x, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(residual + i, add(load(residual + i), load(x + i)));
-  for (; i < count; ++i) residual[i] += x[i];
 }
 
 }  // namespace HEADSTART_ISA_NAMESPACE

@@ -27,7 +27,6 @@ static constexpr KernelTable make_table(Isa isa) {
   table.merge_states = merge_states;
   table.write_kv = write_kv;
   table.rms_norm = rms_norm;
-  table.add_row = add_row;
   table.rotate = rotate;
   table.silu_mul = silu_mul;
   return table;
