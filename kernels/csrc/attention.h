@@ -80,7 +80,8 @@ struct ThreadLayout {
   int64_t weights;  // [kBlockQueries][kTileKeys]
   int64_t tile;     // a tile's panels of one head, where pages are no whole panels
   // Of each head, head_size floats apart:
-  int64_t queries;  // [blocks][depth][kBlockQueries]: the scaled queries, block by block
+  int64_t queries;  // [num_queries][depth]: scaled
+  int64_t peaks;    // [num_queries + 15]: the largest score of each state
   int64_t states;   // [num_queries][state_floats]: of the chunk being folded
   int64_t totals;   // [num_queries][state_floats]: of the chunks before it
   int64_t head_size;
@@ -90,14 +91,14 @@ inline constexpr int64_t kPlaceFloats = 8;
 
 inline ThreadLayout thread_layout(int64_t num_queries, int64_t num_heads, int64_t head_dim) {
   const int64_t width = padded_head_dim(head_dim);
-  const int64_t rows = (num_queries + kBlockQueries - 1) / kBlockQueries * kBlockQueries;
   ThreadLayout layout{};
   layout.places = 0;
   layout.scores = layout.places + (num_queries * kPlaceFloats + 15) / 16 * 16;
   layout.weights = layout.scores + kBlockQueries * kTileKeys;
   layout.tile = layout.weights + kBlockQueries * kTileKeys;
   layout.queries = layout.tile + 2 * kTileKeys * width;
-  layout.states = layout.queries + rows * width;
+  layout.peaks = layout.queries + num_queries * width;
+  layout.states = layout.peaks + (num_queries + 2 * kStateLanes - 1) / kStateLanes * kStateLanes;
   layout.totals = layout.states + num_queries * state_floats(head_dim);
   layout.head_size = layout.totals + num_queries * state_floats(head_dim) - layout.queries;
   layout.size = layout.queries + num_heads * layout.head_size;

@@ -20,32 +20,38 @@ static void hide_keys(float* scores, int64_t num_keys, int64_t visible) {
   }
 }
 
-static inline float largest_score(const float* scores, int64_t num_keys) {
-  vf largest = load(scores);
-  for (int64_t key = kLanes; key < num_keys; key += kLanes) largest = max(largest, load(scores + key));
-  return largest_lane(largest);
-}
-
-// Raises the rows' peaks by the tile's scores. Gives what the weights are relative to, and what the states so far must
-// be multiplied with.
+// Hides what comes after each row's own position; largest[row] is found anew.
 template <int kRows>
-static void raise_peaks(const Work& work, int64_t first, int64_t tile, int64_t num_keys, float* bases,
-                        float* rescale) {
-  constexpr int64_t kPadded = 16;
-  static_assert(kRows <= kPadded && kPadded % kLanes == 0, "");
-  float falls[kPadded] = {};
-  for (int64_t row = 0; row < kRows; ++row) {
+static inline __attribute__((always_inline)) void hide_later_keys(const Work& work, int64_t first, int64_t tile,
+                                                                  int64_t num_keys, vf (&largest)[kRows]) {
+#pragma GCC unroll 6
+  for (int row = 0; row < kRows; ++row) {
     float* scores = work.scores + row * kTileKeys;
     const int64_t visible = work.places[first + row].position - tile * kTileKeys + 1;
-    if (visible < num_keys) hide_keys(scores, num_keys, greater(0, visible));
-    float* peak = work.peak_of(work.state_of(work.states, first + row));
-    const float before = *peak, here = largest_score(scores, num_keys);
-    *peak = here > before ? here : before;
-    // A row that sees no key yet has no peak: any finite one makes all its weights zero.
-    bases[row] = *peak == -kInfinity ? 0.0f : *peak;
-    falls[row] = before - bases[row];
+    if (visible >= num_keys) continue;
+    hide_keys(scores, num_keys, greater(0, visible));
+    largest[row] = load(scores);
+    for (int64_t key = kLanes; key < num_keys; key += kLanes) largest[row] = max(largest[row], load(scores + key));
   }
-  for (int64_t row = 0; row < kRows; row += kLanes) store(rescale + row, exp2_of_negative(load(falls + row)));
+}
+
+// Raises the peaks of kRows query rows from `first` on by the largest scores of a tile. Gives what its weights are
+// relative to, and what the states so far must be multiplied with, as arrays of 16.
+template <int kRows>
+static inline __attribute__((always_inline)) void raise_peaks(const Work& work, int64_t first,
+                                                              const vf (&largest)[kRows], float* bases,
+                                                              float* rescale) {
+  alignas(64) float of_row[16];
+  find_largest_lanes(largest, of_row);
+  for (int64_t row = 0; row < kRows; row += kLanes) {
+    float* peaks = work.peaks + first + row;
+    const vf before = load(peaks), peak = max(before, load(of_row + row));
+    store_partial(peaks, peak, lesser(kLanes, kRows - row));
+    // A row that sees no key yet has no peak: any finite one makes all its weights zero.
+    const vf base = max(set1(-kLargestFloat), peak);
+    store(bases + row, base);
+    store(rescale + row, exp2_of_negative(sub(before, base)));
+  }
 }
 
 static inline int64_t latest_position(const Work& work, int64_t first, int64_t num_rows) {
@@ -54,20 +60,31 @@ static inline int64_t latest_position(const Work& work, int64_t first, int64_t n
   return latest;
 }
 
+static inline int64_t earliest_position(const Work& work, int64_t first, int64_t num_rows) {
+  int64_t earliest = work.places[first].position;
+  for (int64_t row = 1; row < num_rows; ++row) earliest = lesser(earliest, work.places[first + row].position);
+  return earliest;
+}
+
 // `visible` keys of the tile come before all that is hidden from every row; up to the last of a half tile is scored.
 template <class Math, int kRows>
 static void attend_rows(const Work& work, int64_t first, int64_t tile, int64_t visible, const float* const* panels,
                         PanelsAhead& ahead) {
-  const float* queries = work.queries + first / work.block_size * work.depth * kBlockQueries;
+  const float* queries = work.queries + first * work.depth;
   const int64_t num_words = work.call->kv.head_dim / Math::kWordNumbers;
   const int64_t num_keys = visible <= kHalfTile ? kHalfTile : kTileKeys;
+  vf largest[kRows];
   if (num_keys < kMostColumns) {
-    score_rows<Math, kRows, kMostColumns / 2>(queries, panels, num_words, num_keys, work.scores, ahead);
+    score_rows<Math, kRows, kMostColumns / 2>(queries, work.depth, panels, num_words, num_keys, work.scores, largest,
+                                              ahead);
   } else {
-    score_rows<Math, kRows, kMostColumns>(queries, panels, num_words, num_keys, work.scores, ahead);
+    score_rows<Math, kRows, kMostColumns>(queries, work.depth, panels, num_words, num_keys, work.scores, largest, ahead);
   }
-  float bases[kRows], rescale[16];
-  raise_peaks<kRows>(work, first, tile, num_keys, bases, rescale);
+  if (earliest_position(work, first, kRows) - tile * kTileKeys + 1 < num_keys) {
+    hide_later_keys(work, first, tile, num_keys, largest);
+  }
+  alignas(64) float bases[16], rescale[16];
+  raise_peaks(work, first, largest, bases, rescale);
   for (int64_t row = 0; row < kRows; ++row) {
     Math::weigh(work.scores + row * kTileKeys, num_keys, bases[row], work.weights + row * kTileKeys,
                 work.sums_of(work.state_of(work.states, first + row)), rescale[row]);
@@ -177,7 +194,7 @@ static void attend_unit_as(const AttentionCall& call, const AttentionUnit& unit,
     works[head] = set_up(call, unit, unit.head_begin + head, buffers);
     works[head].depth = call.kv.head_dim / Math::kWordNumbers * Math::kWordSteps;
     if (head == 0) find_places(works[0], spans);
-    pack_queries<Math>(works[head]);
+    scale_queries<Math>(works[head]);
   }
   if (call.kv.page_size % kPanelSlots == 0) {
     attend_tiles<Math>(works, num_heads, next);

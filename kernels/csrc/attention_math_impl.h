@@ -1,4 +1,4 @@
-// The arithmetic of attention: 2^x, and products of a few query rows with panels of keys or values.
+// The arithmetic of attention: products of a few query rows with panels of keys or values, and the weights between them.
 //
 // A panel's element is a word of 32 bits: a float, or two bf16 that follow each other in depth. Each kind of arithmetic
 // says how words become operands: as floats (FloatMath), as two floats one after the other (WidenedMath), or as pairs
@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention_panels_impl.h"
+#include "attention_softmax_impl.h"
 
 namespace headstart {
 namespace HEADSTART_ISA_NAMESPACE {
@@ -14,37 +15,8 @@ namespace HEADSTART_ISA_NAMESPACE {
 // 16 registers hold 6 x 2 vectors of sums beside the operands, 32 hold 6 x 4.
 static constexpr int kMostColumns = (kLanes == 16 ? 4 : 2) * kLanes;
 
-// 2^x for x <= 0, relative error below 3e-7, the same bits in every lane; 0 below -126.5, NaN for NaN.
-// x = n + r; Cephes' exp2f polynomial for 2^r on [-0.5, 0.5]; n goes into the exponent.
-static inline vf exp2_of_negative(vf x) {
-  const vf clamped = max(set1(-127.0f), x);
-  const vf magic = set1(12583039.0f);  // 1.5 * 2^23 + 127: leaves n + 127 in the lowest bits
-  const vf shifted = add(clamped, magic);
-  const vf r = sub(clamped, sub(shifted, magic));
-  vf p = set1(1.535336188319500e-4f);
-  p = fma(p, r, set1(1.339887440266574e-3f));
-  p = fma(p, r, set1(9.618437357674640e-3f));
-  p = fma(p, r, set1(5.550332471162809e-2f));
-  p = fma(p, r, set1(2.402264791363012e-1f));
-  p = fma(p, r, set1(6.931472028550421e-1f));
-  p = fma(p, r, set1(1.0f));
-  return mul(p, as_float(shift_left<23>(as_int(shifted))));
-}
-
 // A tile whose later half nobody sees is scored and weighed by half.
 static constexpr int64_t kHalfTile = kTileKeys / 2;
-
-static inline float largest_lane(vf a) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_ps(a);
-#elif defined(__AVX2__)
-  __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
-#else
-  return reduce_max(a);
-#endif
-}
 
 struct FloatMath {
   using Number = float;                       // of the storage
@@ -56,9 +28,12 @@ struct FloatMath {
   static inline Operand spread(const float* p) { return set1(*p); }
   static inline vf accumulate(vf sum, Operand a, Operand b) { return fma(a, b, sum); }
 
-  // One query as column `to` of its block, each line kBlockQueries long.
-  static inline void pack_query(float* to, const float* from, float scale, int64_t head_dim) {
-    for (int64_t k = 0; k < head_dim; ++k) to[k * kBlockQueries] = from[k] * scale;
+  // One query as words, head_dim / kWordNumbers * kWordSteps of them. head_dim is a multiple of 8.
+  static inline void scale_query(float* to, const float* from, float scale, int64_t head_dim) {
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int64_t count = lesser(kLanes, head_dim - d);
+      store_partial(to + d, mul(load_partial(from + d, count), set1(scale)), count);
+    }
   }
 
   // weights = 2^(scores - base) of num_keys keys, kHalfTile or all; sums [kStateLanes] = sums * rescale + weights.
@@ -66,7 +41,7 @@ struct FloatMath {
                            float rescale) {
     constexpr int64_t kSums = kStateLanes / kLanes;
     vf total[kSums];
-    for (int64_t i = 0; i < kSums; ++i) total[i] = mul(load(sums + i * kLanes), set1(rescale));
+    for (int64_t i = 0; i < kSums; ++i) total[i] = zero();
     for (int64_t key = 0; key < num_keys; key += kStateLanes) {
       for (int64_t i = 0; i < kSums; ++i) {
         const vf value = exp2_of_negative(sub(load(scores + key + i * kLanes), set1(base)));
@@ -74,7 +49,9 @@ struct FloatMath {
         total[i] = add(total[i], value);
       }
     }
-    for (int64_t i = 0; i < kSums; ++i) store(sums + i * kLanes, total[i]);
+    for (int64_t i = 0; i < kSums; ++i) {
+      store(sums + i * kLanes, fma(load(sums + i * kLanes), set1(rescale), total[i]));
+    }
   }
 };
 
@@ -106,31 +83,56 @@ struct DotMath {
   static inline Operand spread(const float* p) { return as_pairs(set1(*p)); }
   static inline vf accumulate(vf sum, Operand a, Operand b) { return _mm512_dpbf16_ps(sum, a, b); }
 
-  static inline void pack_query(float* to, const float* from, float scale, int64_t head_dim) {
+  static inline void scale_query(float* to, const float* from, float scale, int64_t head_dim) {
     for (int64_t d = 0; d < head_dim; d += 2 * kLanes) {
       const int64_t low = lesser(kLanes, head_dim - d), high = lesser(kLanes, head_dim - d - low);
       const vf first = mul(load_partial(from + d, low), set1(scale));
       const vf second = mul(load_partial(from + d + low, high), set1(scale));
-      alignas(64) float pairs[kLanes];
-      store(pairs, _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(second, first)));
-      float* line = to + d / 2 * kBlockQueries;
-      for (int64_t i = 0; i < (low + high) / 2; ++i) std::memcpy(line + i * kBlockQueries, pairs + i, sizeof(float));
+      const vf pairs = _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(second, first));
+      store_partial(to + d / 2, pairs, (low + high) / 2);
     }
+  }
+
+  // The bits of 2^(score - base) for score <= base, relative error below 1.1e-4: a twentieth of what rounding to bf16 may
+  // add. Below 2^-126 they are 0 or a subnormal number, which the dot instruction takes for 0; NaN for NaN of bf16.
+  // As exp2_of_negative, but n is added to the exponent: the least x, -127, has 2^r = 1 and gives 0. Some sums are
+  // written as products with one, for additions have units of their own that would be the slower ones.
+  static inline vi weight_bits(vf score, vf base) {
+    const vf one = set1(1.0f), magic = set1(12582912.0f);  // 1.5 * 2^23: leaves n in the lowest bits
+    const vf x = max(set1(-127.0f), _mm512_fmsub_ps(score, one, base));
+    const vf shifted = fma(x, one, magic);
+    const vf r = sub(x, sub(shifted, magic));
+    vf p = fma(r, set1(5.5008931492e-2f), set1(2.4221096616e-1f));
+    p = fma(p, r, set1(6.9328292783e-1f));
+    p = fma(p, r, one);
+    return add_int(as_int(p), shift_left<23>(as_int(shifted)));
+  }
+
+  // The upper 16 bits of each lane, those of a first.
+  static inline vi upper_halves(vi a, vi b) {
+    alignas(64) static constexpr struct Odds {
+      uint16_t values[32];
+      constexpr Odds() : values() {
+        for (int i = 0; i < 32; ++i) values[i] = static_cast<uint16_t>(2 * i + 1);
+      }
+    } odds;
+    return _mm512_permutex2var_epi16(a, load_int(odds.values), b);
   }
 
   // The sums are of the rounded weights: what multiplies the values is what they are divided by.
   static inline void weigh(const float* scores, int64_t num_keys, float base, float* weights, float* sums,
                            float rescale) {
     const Operand ones = as_pairs(as_float(set1_int(0x3f803f80)));
-    vf total = mul(load(sums), set1(rescale));
+    const vi half = set1_int(0x8000);
+    vf total = zero();
     for (int64_t key = 0; key < num_keys; key += 2 * kLanes) {
-      const vf first = exp2_of_negative(sub(load(scores + key), set1(base)));
-      const vf second = exp2_of_negative(sub(load(scores + key + kLanes), set1(base)));
-      const Operand rounded = _mm512_cvtne2ps_pbh(second, first);
-      store(weights + key / 2, _mm512_castsi512_ps((__m512i)rounded));
-      total = accumulate(total, rounded, ones);
+      const vi first = add_int(weight_bits(load(scores + key), set1(base)), half);
+      const vi second = add_int(weight_bits(load(scores + key + kLanes), set1(base)), half);
+      const vf rounded = as_float(upper_halves(first, second));
+      store(weights + key / 2, rounded);
+      total = accumulate(total, as_pairs(rounded), ones);
     }
-    store(sums, total);
+    store(sums, fma(load(sums), set1(rescale), total));
   }
 };
 #endif
@@ -156,6 +158,12 @@ static inline vf load_words(const float* p) {
   return load(p);
 }
 
+template <int kRows, int kVectors>
+static inline void clear(vf (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 24
+  for (int i = 0; i < kRows * kVectors; ++i) sums[i / kVectors][i % kVectors] = zero();
+}
+
 // Adds one step of depth: operands of columns times a[row * a_row].
 template <class Math, int kRows, int kVectors>
 static inline __attribute__((always_inline)) void add_step(const float* a, int64_t a_row,
@@ -169,11 +177,10 @@ static inline __attribute__((always_inline)) void add_step(const float* a, int64
   }
 }
 
-// Adds `num_words` words of depth. Vector v of columns of a word of depth is at place(word, v); a's element (row, step) is
-// a[row * a_row + step * a_step].
+// Adds `num_words` words of depth. Vector v of columns of a word of depth is at place(word, v); a's rows are a_row apart.
 template <class Math, int kRows, int kColumns, int kVectors, class Place>
-static inline __attribute__((always_inline)) void multiply(const float* a, int64_t a_row, int64_t a_step,
-                                                           int64_t num_words, Place place, vf (&sums)[kRows][kVectors],
+static inline __attribute__((always_inline)) void multiply(const float* a, int64_t a_row, int64_t num_words,
+                                                           Place place, vf (&sums)[kRows][kVectors],
                                                            PanelsAhead& ahead) {
   typename Math::Operand columns[kVectors];
   for (int64_t word = 0; word < num_words; ++word) {
@@ -182,15 +189,18 @@ static inline __attribute__((always_inline)) void multiply(const float* a, int64
     for (int step = 0; step < Math::kWordSteps; ++step) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) columns[v] = Math::operand(load_words<kColumns>(place(word, v)), step);
-      add_step<Math, kRows, kVectors>(a + (word * Math::kWordSteps + step) * a_step, a_row, columns, sums);
+      add_step<Math, kRows, kVectors>(a + word * Math::kWordSteps + step, a_row, columns, sums);
     }
   }
 }
 
 // scores [kRows][kTileKeys] of a block of queries against the first num_keys keys of a tile, and up to kColumns more.
+// The lanes of largest[row] are the largest of the row's scores in their columns.
 template <class Math, int kRows, int kColumns>
-static void score_rows(const float* queries, const float* const* panels, int64_t num_words, int64_t num_keys,
-                       float* scores, PanelsAhead& ahead) {
+static inline __attribute__((always_inline)) void score_rows(const float* queries, int64_t depth,
+                                                             const float* const* panels, int64_t num_words,
+                                                             int64_t num_keys, float* scores, vf (&largest)[kRows],
+                                                             PanelsAhead& ahead) {
   constexpr int kVectors = vectors_of(kColumns);
   for (int64_t first = 0; first < num_keys; first += kColumns) {
     const float* columns[kVectors];
@@ -200,13 +210,18 @@ static void score_rows(const float* queries, const float* const* panels, int64_t
       const int64_t column = first + v * kLanes;
       columns[v] = panels[column / kPanelSlots] + column % kPanelSlots;
     }
-#pragma GCC unroll 24
-    for (int i = 0; i < kRows * kVectors; ++i) sums[i / kVectors][i % kVectors] = zero();
+    clear(sums);
     const auto place = [&](int64_t word, int v) { return columns[v] + word * kPanelSlots; };
-    multiply<Math, kRows, kColumns>(queries, 1, kBlockQueries, num_words, place, sums, ahead);
-#pragma GCC unroll 24
-    for (int i = 0; i < kRows * kVectors; ++i) {
-      store(scores + (i / kVectors) * kTileKeys + first + (i % kVectors) * kLanes, sums[i / kVectors][i % kVectors]);
+    multiply<Math, kRows, kColumns>(queries, depth, num_words, place, sums, ahead);
+#pragma GCC unroll 6
+    for (int row = 0; row < kRows; ++row) {
+      vf most = sums[row][0];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        store(scores + row * kTileKeys + first + v * kLanes, sums[row][v]);
+        most = max(most, sums[row][v]);
+      }
+      largest[row] = first == 0 ? most : max(largest[row], most);
     }
   }
 }
@@ -228,11 +243,7 @@ static inline __attribute__((always_inline)) void add_value_columns(const ValueS
   constexpr int kVectors = vectors_of(kColumns);
   constexpr int64_t kPanelWords = kPanelSlots / Math::kWordNumbers;
   vf sums[kRows][kVectors];
-#pragma GCC unroll 24
-  for (int i = 0; i < kRows * kVectors; ++i) {
-    const int row = i / kVectors, v = i % kVectors;
-    sums[row][v] = mul(load(to.out + row * to.out_row + column + v * kLanes), set1(to.rescale[row]));
-  }
+  clear(sums);
   const float* const* panels = to.panels;
   const int64_t head_dim = to.head_dim, begin = kPanelWords * head_dim + column;
   const auto place = [=](int64_t word, int v) {
@@ -240,7 +251,7 @@ static inline __attribute__((always_inline)) void add_value_columns(const ValueS
     return line + v * kLanes;
   };
   const int64_t num_words = to.num_keys / Math::kWordNumbers;
-  multiply<Math, kRows, kColumns>(to.weights, kTileKeys, 1, num_words, place, sums, ahead);
+  multiply<Math, kRows, kColumns>(to.weights, kTileKeys, num_words, place, sums, ahead);
   if (to.num_keys % Math::kWordNumbers != 0) {
     // The slot after an odd number of keys may hold anything.
     typename Math::Operand last[kVectors];
@@ -248,10 +259,12 @@ static inline __attribute__((always_inline)) void add_value_columns(const ValueS
     for (int v = 0; v < kVectors; ++v) last[v] = Math::first_number(load_words<kColumns>(place(num_words, v)));
     add_step<Math, kRows, kVectors>(to.weights + num_words * Math::kWordSteps, kTileKeys, last, sums);
   }
+  // Only now are the sums so far needed, and what they are multiplied with.
 #pragma GCC unroll 24
   for (int i = 0; i < kRows * kVectors; ++i) {
     const int row = i / kVectors, v = i % kVectors;
-    store(to.out + row * to.out_row + column + v * kLanes, sums[row][v]);
+    float* out = to.out + row * to.out_row + column + v * kLanes;
+    store(out, fma(load(out), set1(to.rescale[row]), sums[row][v]));
   }
 }
 

@@ -12,7 +12,7 @@
 namespace headstart {
 
 inline constexpr int64_t kTileKeys = 64;
-inline constexpr int64_t kChunkTiles = 4;
+inline constexpr int64_t kChunkTiles = 8;
 inline constexpr int64_t kMaxHeadsAtOnce = 8;  // K/V heads of one unit
 inline constexpr int64_t kChunkKeys = kTileKeys * kChunkTiles;
 

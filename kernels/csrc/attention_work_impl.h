@@ -2,6 +2,7 @@
 //
 // A query row is one token and one of the heads that share the K/V head. Its state is, as state_floats says: the sum of
 // weights times values, kStateLanes partial sums of the weights, and the largest score so far ("peak"), all in base 2.
+// While a chunk is worked on its peaks lie side by side in `peaks`, and those of `states` mean nothing.
 #pragma once
 
 #include "attention_math_impl.h"
@@ -10,6 +11,7 @@ namespace headstart {
 namespace HEADSTART_ISA_NAMESPACE {
 
 static constexpr float kInfinity = __builtin_inff();
+static constexpr float kLargestFloat = 3.402823466e+38f;
 static constexpr float kLog2E = 1.44269504088896341f;
 
 struct QueryPlace {
@@ -24,7 +26,7 @@ struct Work {
   const AttentionCall* call;
   const AttentionUnit* unit;
   int64_t kv_head, group, num_queries, block_size, width, depth, state_size;
-  float *queries, *scores, *weights, *tile, *states, *totals, *kept;
+  float *queries, *scores, *weights, *tile, *peaks, *states, *totals, *kept;
   QueryPlace* places;
 
   float* state_of(float* all, int64_t query) const { return all + query * state_size; }
@@ -56,6 +58,7 @@ static Work set_up(const AttentionCall& call, const AttentionUnit& unit, int64_t
   work.scores = buffers.thread + layout.scores;
   work.weights = buffers.thread + layout.weights;
   work.tile = buffers.thread + layout.tile;
+  work.peaks = own + layout.peaks;
   work.states = own + layout.states;
   work.totals = own + layout.totals;
   work.places = reinterpret_cast<QueryPlace*>(buffers.thread + layout.places);
@@ -74,21 +77,21 @@ static void find_places(const Work& work, const QuerySpan* spans) {
   }
 }
 
-// Queries times scale and log2(e), block by block as `score_rows` reads them.
+// Queries times scale and log2(e), `depth` words each.
 template <class Math>
-static void pack_queries(const Work& work) {
+static void scale_queries(const Work& work) {
   const int64_t head_dim = work.call->kv.head_dim;
   const float scale = work.call->scale * kLog2E;
   for (int64_t query = 0; query < work.num_queries; ++query) {
     const float* from = work.call->q + work.places[query].token * work.call->ldq + work.head_of(query) * head_dim;
-    float* to = work.queries + query / work.block_size * work.depth * kBlockQueries + query % work.block_size;
-    Math::pack_query(to, from, scale, head_dim);
+    Math::scale_query(work.queries + query * work.depth, from, scale, head_dim);
   }
 }
 
-static void clear_state(const Work& work, float* state) {
+static void clear_state(const Work& work, int64_t query) {
+  float* state = work.state_of(work.states, query);
   for (int64_t i = 0; i < work.state_size; i += kLanes) store(state + i, zero());
-  *work.peak_of(state) = -kInfinity;
+  work.peaks[query] = -kInfinity;
 }
 
 static void copy_state(const Work& work, float* to, const float* from) {
@@ -127,6 +130,7 @@ static void finish_chunk(const Work& work, int64_t chunk) {
     float* state = work.state_of(work.states, query);
     float* total = work.state_of(work.totals, query);
     if (work.places[query].position < chunk * kChunkKeys) continue;
+    *work.peak_of(state) = work.peaks[query];
     if (!work.unit->is_whole) {
       copy_state(work, work.kept_state(query, chunk), state);
     } else if (chunk == 0) {
@@ -142,8 +146,9 @@ static void begin_chunk(const Work& work, int64_t chunk, bool is_begun) {
     float* state = work.state_of(work.states, query);
     if (is_begun && work.places[query].position >= chunk * kChunkKeys) {
       copy_state(work, state, work.kept_state(query, chunk));
+      work.peaks[query] = *work.peak_of(state);
     } else {
-      clear_state(work, state);
+      clear_state(work, query);
     }
   }
 }

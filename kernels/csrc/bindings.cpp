@@ -89,7 +89,7 @@ const char* weight_type_name(PackedWeight::Type type) {
 
 template <typename X>
 void call_gemm(ThreadPool& pool, const PackedWeight& w, Matrix<const X> x, Matrix<float> y,
-               std::optional<Vector<const float>> bias, const PackedWeight* next, const std::string& isa) {
+               std::optional<Vector<const float>> bias, const PackedWeight* next, bool adds, const std::string& isa) {
   const int64_t m = x.shape(0);
   require(static_cast<int64_t>(x.shape(1)) == w.k, "x: must have " + std::to_string(w.k) + " columns");
   require(static_cast<int64_t>(y.shape(0)) == m, "y: must have as many rows as x");
@@ -105,6 +105,7 @@ void call_gemm(ThreadPool& pool, const PackedWeight& w, Matrix<const X> x, Matri
   call.y = y.data();
   call.ldy = w.n;
   call.bias = bias ? bias->data() : nullptr;
+  call.adds = adds;
   call.next = next;
   nb::gil_scoped_release release;
   gemm_with(table, pool, call);
@@ -124,9 +125,9 @@ void bind_gemm(nb::module_& m) {
     return pack_blocks(arena, stored_rows(stored, rows.data(), rows.shape(0), rows.shape(1)));
   }, "arena"_a, "rows"_a, "stored"_a);
   m.def("gemm", &call_gemm<float>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
-        "next"_a.none() = nb::none(), "isa"_a = "");
+        "next"_a.none() = nb::none(), "adds"_a = false, "isa"_a = "");
   m.def("gemm", &call_gemm<uint16_t>, "pool"_a, "w"_a, "x"_a, "y"_a, "bias"_a.none() = nb::none(),
-        "next"_a.none() = nb::none(), "isa"_a = "");
+        "next"_a.none() = nb::none(), "adds"_a = false, "isa"_a = "");
 }
 
 // ---- attention and what is done to one row; bf16 arrays are uint16

@@ -25,10 +25,23 @@ static inline void write_tile(const Tile<kRows, kGroups>& tile, const GemmCall& 
   }
 }
 
+// A tile's outputs were last touched a layer ago: they arrive while it works.
+template <int kRows, int kGroups>
+static inline void fetch_outputs(const GemmCall& call, int64_t row, int64_t group) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int g = 0; g < kGroups; ++g) {
+      __builtin_prefetch(call.y + (row + r) * call.ldy + (group + g) * kGroupColumns, 1, 3);
+    }
+  }
+}
+
 template <typename Weights, int kRows, int kGroups>
 static void run_tile(const GemmCall& call, int64_t row, int64_t group, const Ahead& ahead) {
   Tile<kRows, kGroups> tile;
   tile.clear();
+  fetch_outputs<kRows, kGroups>(call, row, group);
   Weights::run(tile, call, row, call.weight->group(group), ahead);
   write_tile(tile, call, row, group);
 }

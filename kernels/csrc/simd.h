@@ -60,6 +60,10 @@ static inline vf load_bf16(const uint16_t* p) {
 }
 
 static inline void store_bf16(uint16_t* p, vf a) {
+#if defined(__AVX512BF16__)
+  // Takes subnormal numbers for zero, as the dot instruction does that will read them.
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a));
+#else
   const __m512i bits = _mm512_castps_si512(a);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -67,6 +71,7 @@ static inline void store_bf16(uint16_t* p, vf a) {
   const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
   const __m512i result = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
+#endif
 }
 
 static inline vi set1_int(int32_t value) { return _mm512_set1_epi32(value); }
@@ -270,14 +275,29 @@ static inline void store_bf16_partial(uint16_t* p, vf a, int64_t count) {
   std::memcpy(p, padded, static_cast<size_t>(count) * sizeof(uint16_t));
 }
 
+#if defined(__AVX2__)
+static inline float reduce_add_half(__m256 a) {
+  const __m128 fours = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 twos = _mm_add_ps(fours, _mm_movehl_ps(fours, fours));
+  return _mm_cvtss_f32(_mm_add_ss(twos, _mm_movehdup_ps(twos)));
+}
+#endif
+
 // Halves are folded onto each other until one lane is left: one fixed order.
 static inline float reduce_add(vf a) {
+#if defined(__AVX512F__)
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  return reduce_add_half(half);
+#elif defined(__AVX2__)
+  return reduce_add_half(a);
+#else
   float lanes[kLanes];
   store(lanes, a);
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
   return lanes[0];
+#endif
 }
 
 static inline float reduce_max(vf a) {

@@ -89,13 +89,27 @@ def test_every_group_size_and_head_dim_equals_dense_attention(attend: Backend, g
 def test_many_rows_of_one_token_with_many_heads_equal_dense_attention(
     attend: Backend, num_kv_heads: int, poison: float
 ) -> None:
-    lengths = [(start, 1) for start in (0, 1, 62, 63, 64, 65, 127, 128, 129, 200, 255, 256, 300)]
+    lengths = [(start, 1) for start in (0, 1, 62, 63, 64, 65, 127, 128, 129, 255, 300, 511, 512, 600)]
     check_against_dense(attend, lengths, heads=Heads(num_kv_heads, 2, 72), page_size=16, poison=poison)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e38])
 def test_what_lies_in_unused_slots_never_matters(attend: Backend, poison: float) -> None:
     check_against_dense(attend, [(0, 17), (16, 1), (5, 2)], heads=Heads(), page_size=16, poison=poison)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_number_that_is_none_reaches_the_output_of_those_who_see_it(
+    attend: Backend, part: int, dtype: torch.dtype
+) -> None:
+    sequence = random_sequence(300, Heads(), np.random.default_rng(12))
+    keys_or_values = sequence[1 + part].copy()
+    keys_or_values[150] = np.nan
+    sequence = (*sequence[: 1 + part], keys_or_values, *sequence[2 + part :])
+    rows = [Row(140, 20, list(range(1, 11)))]
+    out = attend(rows, [sequence], fill_storage(rows, [sequence], 16, 20).to(dtype))
+    assert out[10:].isnan().all()
 
 
 def test_sequences_shorter_than_a_page_equal_dense_attention(attend: Backend) -> None:
@@ -151,16 +165,16 @@ def run_in_chunks(attend: Backend, sequence: Any, edges: list[int], storage: tor
 
 @pytest.mark.parametrize("step", [150, 16, 17, 1])
 def test_cutting_a_prompt_into_chunks_does_not_change_a_bit(attend: Backend, step: int) -> None:
-    sequence = random_sequence(300, Heads(), np.random.default_rng(4))
-    whole = run_in_chunks(attend, sequence, [0, 300], torch.full((20, 2, 16, 2, 64), np.nan))
-    edges = [*range(0, 300, step), 300]
-    assert torch.equal(whole, run_in_chunks(attend, sequence, edges, torch.full((20, 2, 16, 2, 64), np.nan)))
+    sequence = random_sequence(600, Heads(), np.random.default_rng(4))
+    whole = run_in_chunks(attend, sequence, [0, 600], torch.full((40, 2, 16, 2, 64), np.nan))
+    edges = [*range(0, 600, step), 600]
+    assert torch.equal(whole, run_in_chunks(attend, sequence, edges, torch.full((40, 2, 16, 2, 64), np.nan)))
 
 
 @pytest.mark.parametrize("batch", [2, 7, 16])
 def test_other_rows_of_the_batch_do_not_change_a_bit(attend: Backend, batch: int) -> None:
     rng = np.random.default_rng(5)
-    lengths = [(290, 10)] + [(int(rng.integers(0, 200)), int(rng.integers(0, 9))) for _ in range(batch - 1)]
+    lengths = [(590, 10)] + [(int(rng.integers(0, 200)), int(rng.integers(0, 9))) for _ in range(batch - 1)]
     rows = lay_out(lengths, 16, 400, rng)
     sequences = [random_sequence(start + count, Heads(), rng) for start, count in lengths]
     alone = attend(rows[:1], sequences[:1], fill_storage(rows[:1], sequences[:1], 16, 400))
@@ -185,14 +199,14 @@ def test_a_step_that_exceeds_the_work_limit_gives_the_same_bits_as_its_parts(att
 
 
 def test_the_number_of_threads_does_not_change_a_bit(attend: Backend) -> None:
-    sequence = random_sequence(300, Heads(), np.random.default_rng(8))
+    sequence = random_sequence(600, Heads(), np.random.default_rng(8))
     before = torch.get_num_threads()
     outputs = []
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            storage = torch.full((20, 2, 16, 2, 64), np.nan)
-            outputs.append(run_in_chunks(attend, sequence, [0, 100, 299, 300], storage))
+            storage = torch.full((40, 2, 16, 2, 64), np.nan)
+            outputs.append(run_in_chunks(attend, sequence, [0, 100, 599, 600], storage))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(outputs[0], outputs[1])

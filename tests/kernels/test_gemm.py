@@ -72,6 +72,17 @@ def test_a_row_has_the_same_bits_in_every_batch_and_on_every_number_of_threads(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("weight_type", TYPES)
+def test_a_product_may_be_added_to_what_is_there(isa: str, weight_type: str) -> None:
+    rng = np.random.default_rng(3)
+    w, x = pack(random_floats(rng, 75, 64), weight_type), make_input(rng, weight_type, 9, 64)
+    bias, before = random_floats(rng, 75), random_floats(rng, 9, 75)
+    y = before.copy()
+    _native.gemm(TWO_THREADS, w, x, y, bias=bias, isa=isa, adds=True)
+    assert np.array_equal(y, before + multiply(w, x, isa, bias=bias))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("weight_type", TYPES)
 def test_fetching_the_next_weight_changes_nothing(isa: str, weight_type: str) -> None:
     rng = np.random.default_rng(2)
     w, following = (pack(random_floats(rng, n, 64), weight_type) for n in (100, 20))
