@@ -10,7 +10,7 @@ namespace {
 
 // Of a range that one thread takes: enough that reading all weights is nothing beside multiplying, few enough for its
 // cache.
-constexpr int64_t kRangeTokens = 96;
+constexpr int64_t kRangeTokens = 64;
 
 void grow(MappedMemory& memory, int64_t num_floats) {
   memory = MappedMemory(static_cast<size_t>(num_floats) * sizeof(float));
