@@ -81,7 +81,7 @@ struct ThreadLayout {
   int64_t tile;     // a tile's panels of one head, where pages are no whole panels
   // Of each head, head_size floats apart:
   int64_t queries;  // [num_queries][depth]: scaled
-  int64_t peaks;    // [num_queries + 15]: the largest score of each state
+  int64_t peaks;    // [num_queries]: the largest score of each state; 16 are readable from each
   int64_t states;   // [num_queries][state_floats]: of the chunk being folded
   int64_t totals;   // [num_queries][state_floats]: of the chunks before it
   int64_t head_size;
@@ -98,7 +98,7 @@ inline ThreadLayout thread_layout(int64_t num_queries, int64_t num_heads, int64_
   layout.tile = layout.weights + kBlockQueries * kTileKeys;
   layout.queries = layout.tile + 2 * kTileKeys * width;
   layout.peaks = layout.queries + num_queries * width;
-  layout.states = layout.peaks + (num_queries + 2 * kStateLanes - 1) / kStateLanes * kStateLanes;
+  layout.states = layout.peaks + (num_queries + 31) / 16 * 16;
   layout.totals = layout.states + num_queries * state_floats(head_dim);
   layout.head_size = layout.totals + num_queries * state_floats(head_dim) - layout.queries;
   layout.size = layout.queries + num_heads * layout.head_size;

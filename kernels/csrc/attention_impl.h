@@ -41,7 +41,7 @@ template <int kRows>
 static inline __attribute__((always_inline)) void raise_peaks(const Work& work, int64_t first,
                                                               const vf (&largest)[kRows], float* bases,
                                                               float* rescale) {
-  alignas(64) float of_row[16];
+  alignas(64) float of_row[16] = {};
   find_largest_lanes(largest, of_row);
   for (int64_t row = 0; row < kRows; row += kLanes) {
     float* peaks = work.peaks + first + row;

@@ -31,7 +31,8 @@ struct Work {
 
   float* state_of(float* all, int64_t query) const { return all + query * state_size; }
   float* sums_of(float* state) const { return state + width; }
-  float* peak_of(float* state) const { return state + width + kStateLanes; }
+  template <typename T>
+  T* peak_of(T* state) const { return state + width + kStateLanes; }
   int64_t head_of(int64_t query) const { return kv_head * group + query % group; }
   float* kept_state(int64_t query, int64_t chunk) const {
     return kept + ((places[query].state + chunk) * call->num_heads + head_of(query)) * state_size;
@@ -100,7 +101,7 @@ static void copy_state(const Work& work, float* to, const float* from) {
 
 // total = total and then state, in base 2 with the larger of the two peaks.
 static void fold_state(const Work& work, float* total, const float* state) {
-  const float mine = *(total + work.width + kStateLanes), other = *(state + work.width + kStateLanes);
+  const float mine = *work.peak_of(total), other = *work.peak_of(state);
   const float peak = other > mine ? other : mine;
   const vf keep = exp2_of_negative(set1(mine - peak)), take = exp2_of_negative(set1(other - peak));
   for (int64_t i = 0; i < work.width + kStateLanes; i += kLanes) {

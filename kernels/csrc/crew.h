@@ -1,6 +1,7 @@
 // One or several threads that take some lines, one a token, from norm to product to the next: their pool, and the memory
-// between one step of that and the next. What a small crew works on stays in its core's cache.
-// Knows nothing of layers. One thread calls it at a time.
+// between one step of that and the next. What a crew of one works on stays near its core.
+// Knows nothing of layers. One thread calls it at a time. After `reserve` nothing here takes memory: a crew of one works
+// within a task of another pool, which must not throw.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ class Crew {
   ThreadPool& pool() { return pool_; }
   const ThreadPool& pool() const { return pool_; }
 
-  // Room for num_lines inputs of input_width numbers, and as many products of product_width. It only grows.
+  // Room for num_lines inputs of up to input_width numbers, and as many products of product_width. It only grows.
   void reserve(int64_t num_lines, int64_t input_width, int64_t product_width);
 
   // fn(line) for each of [0, num_lines).
@@ -49,16 +50,16 @@ class Crew {
 
   struct Product {
     const PackedWeight& weight;
-    float* y;                           // [lines][weight.n]
-    const std::vector<float>& bias;     // empty: none
-    bool adds = false;                  // to what y holds
-    const PackedWeight* next = nullptr; // of the product after this one
+    float* y;                    // [lines][weight.n]
+    const PackedWeight* next;    // of the product after this one
+    const float* bias = nullptr; // [weight.n] or null
+    bool adds = false;           // to what y holds
   };
 
   // Of what make_inputs made last.
-  void multiply(int64_t num_lines, const Product& product);
-  // Of x [num_lines][weight.k]: bf16 if the weight takes that, else float.
-  void multiply(int64_t num_lines, const void* x, const Product& product);
+  void multiply(int64_t num_lines, const Product& product) { multiply(num_lines, inputs_.data(), product); }
+  // Of x [num_lines][weight.k], in the type that the weight takes; make_inputs made none for it.
+  void multiply_from(int64_t num_lines, const void* x, const Product& product);
 
   // Memory for products that nobody else reads.
   float* products() const { return reinterpret_cast<float*>(products_.data()); }
@@ -67,11 +68,11 @@ class Crew {
   // Enough that handing a task out costs nothing beside it.
   static constexpr int64_t kLinesPerTask = 8;
 
-  void multiply(int64_t num_lines, const void* x, const QuantisedX& quantised, const Product& product);
+  void multiply(int64_t num_lines, const void* x, const Product& product);
 
   const KernelTable& table_;
   ThreadPool pool_;
-  MappedMemory inputs_, products_;
+  MappedMemory inputs_, products_, widened_;
   QuantisedBuffer quantised_memory_;
   QuantisedX quantised_;
 };

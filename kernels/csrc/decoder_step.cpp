@@ -8,13 +8,13 @@
 namespace headstart {
 namespace {
 
-// Of a range that one thread takes: enough that reading all weights is nothing beside multiplying, few enough for its
-// cache.
+// Of a range that one thread takes, at most: few enough that all of a model of this size but its weights stays in the L2
+// cache, enough that reading those is little beside multiplying.
 constexpr int64_t kRangeTokens = 64;
 
-void grow(MappedMemory& memory, int64_t num_floats) {
-  memory = MappedMemory(static_cast<size_t>(num_floats) * sizeof(float));
-}
+MappedMemory floats_for(int64_t count) { return MappedMemory(static_cast<size_t>(count) * sizeof(float)); }
+
+const float* data_or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
 }  // namespace
 
@@ -48,15 +48,15 @@ void Decoder::step(const Step& step, float* logits) {
 void Decoder::reserve(int64_t num_tokens) {
   if (num_tokens <= token_capacity_) return;
   const int64_t capacity = std::max(num_tokens, 2 * token_capacity_);
-  grow(hidden_, capacity * config_.hidden_size);
-  grow(attended_, capacity * q_size());
-  grow(qkv_, capacity * qkv_size());
+  hidden_ = floats_for(capacity * config_.hidden_size);
+  attended_ = floats_for(capacity * q_size());
+  qkv_ = floats_for(capacity * qkv_size());
   token_capacity_ = capacity;
 }
 
 template <typename Fn>
 void Decoder::for_ranges(int64_t num_tokens, Fn fn) {
-  const int64_t input_width = std::max(config_.hidden_size, config_.intermediate_size);
+  const int64_t input_width = std::max({config_.hidden_size, q_size(), config_.intermediate_size});
   const int64_t product_width = 2 * config_.intermediate_size;
   const int64_t num_threads = crew_.pool().size();
   if (num_tokens < kRangeTokens * num_threads) {
@@ -100,7 +100,7 @@ void Decoder::normalise(Crew& crew, TokenRange tokens, const std::vector<float>&
 void Decoder::project(Crew& crew, TokenRange tokens, int64_t layer, const Step& step) {
   const Layer& weights = layers_[layer];
   normalise(crew, tokens, weights.input_norm, weights.qkv);
-  crew.multiply(tokens.count, {weights.qkv, qkv(tokens.begin), weights.qkv_bias, false, &weights.out});
+  crew.multiply(tokens.count, {weights.qkv, qkv(tokens.begin), &weights.out, data_or_null(weights.qkv_bias)});
   const KvLayer kv = kv_of(layer);
   crew.for_lines(tokens.count, [&](int64_t line) {
     const int64_t token = tokens.begin + line;
@@ -136,29 +136,28 @@ void Decoder::attend(int64_t layer, const AttentionPlan& plan) {
 }
 
 void Decoder::feed_forward(Crew& crew, TokenRange tokens, int64_t layer) {
-  static const std::vector<float> no_bias;
   const Layer& weights = layers_[layer];
   const int64_t inner = config_.intermediate_size, count = tokens.count;
   const PackedWeight& after = layer + 1 < config_.num_layers ? layers_[layer + 1].qkv : head();
   const uint8_t* attended = attended_.data() + tokens.begin * q_size() * (weights.out.takes_bf16() ? 2 : 4);
-  crew.multiply(count, attended, {weights.out, hidden(tokens.begin), weights.out_bias, true, &weights.gate_up});
+  crew.multiply_from(count, attended, {weights.out, hidden(tokens.begin), &weights.gate_up,
+                                       data_or_null(weights.out_bias), true});
   normalise(crew, tokens, weights.post_norm, weights.gate_up);
-  crew.multiply(count, {weights.gate_up, crew.products(), no_bias, false, &weights.down});
+  crew.multiply(count, {weights.gate_up, crew.products(), &weights.down});
   crew.make_inputs(count, weights.down, [&](int64_t line, void* to, bool is_bf16) {
     const float* gate = crew.products() + line * 2 * inner;
     table_.silu_mul(gate, gate + inner, inner, to, is_bf16);
   });
-  crew.multiply(count, {weights.down, hidden(tokens.begin), no_bias, true, &after});
+  crew.multiply(count, {weights.down, hidden(tokens.begin), &after, nullptr, true});
 }
 
 void Decoder::write_logits(const Step& step, float* logits) {
-  static const std::vector<float> no_bias;
   crew_.reserve(step.num_logits, config_.hidden_size, 0);
   crew_.make_inputs(step.num_logits, head(), [&](int64_t line, void* to, bool is_bf16) {
     table_.rms_norm(hidden(step.logit_rows[line]), final_norm_.data(), config_.rms_norm_eps, config_.hidden_size, to,
                     is_bf16);
   });
-  crew_.multiply(step.num_logits, {head(), logits, no_bias, false, &layers_[0].qkv});
+  crew_.multiply(step.num_logits, {head(), logits, &layers_[0].qkv});
 }
 
 }  // namespace headstart

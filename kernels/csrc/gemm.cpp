@@ -63,12 +63,12 @@ void for_rows(ThreadPool& pool, int64_t m, Fn fn) {
   });
 }
 
-// x as floats, in memory of the calling thread that is good until its next call.
+// x as floats, in memory of the calling thread that is good until its next call unless the call brings some.
 void widen(const KernelTable& table, ThreadPool& pool, GemmCall& call) {
   static thread_local std::vector<float> widened;
   const int64_t k = call.weight->k;
   const uint16_t* x = static_cast<const uint16_t*>(call.x);
-  float* to = at_least(widened, call.m * k);
+  float* to = call.widened != nullptr ? call.widened : at_least(widened, call.m * k);
   for_rows(pool, call.m, [&](int64_t row) { table.widen_bf16(x + row * call.ldx, to + row * k, k); });
   call.x = to;
   call.ldx = k;

@@ -1,4 +1,4 @@
-// y = x * w^T (+ bias) on packed weights, shared out over threads.
+// y = x * w^T (+ bias) on packed weights, or that added to y, shared out over threads.
 //
 // Row invariance: an output element is one chain of operations over k in ascending order, the same for every m, every
 // cut into tasks and every number of threads. Each instruction set has its own chain, so its own last bits.
@@ -48,6 +48,8 @@ struct GemmCall {
   int64_t ldy = 0;
   const float* bias = nullptr;  // [n] or null
   bool adds = false;            // y += instead of y =
+  // Room for m * k where bf16 must be widened first; gemm takes memory of its own where it is null.
+  float* widened = nullptr;
   // The weight that will be read after this one, or null: its beginning is fetched while this call ends.
   const PackedWeight* next = nullptr;
   QuantisedX quantised;  // of x, for blocks only; gemm makes it from x where it is empty

@@ -25,7 +25,7 @@ static inline void write_tile(const Tile<kRows, kGroups>& tile, const GemmCall& 
   }
 }
 
-// A tile's outputs were last touched a layer ago: they arrive while it works.
+// A tile's outputs are rarely in the cache when it begins: they arrive while it works.
 template <int kRows, int kGroups>
 static inline void fetch_outputs(const GemmCall& call, int64_t row, int64_t group) {
 #pragma GCC unroll 16

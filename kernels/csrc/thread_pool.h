@@ -27,7 +27,7 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls fn(int64_t task, int thread) once for each task in [0, num_tasks), thread in [0, size()), and returns when
-  // all are done. fn must not throw and must not call run. Callers from several threads wait for each other.
+  // all are done. fn must not throw and must not call run of this pool. Callers from several threads wait for each other.
   template <typename Fn>
   void run(int64_t num_tasks, Fn&& fn) {
     using Callable = std::remove_reference_t<Fn>;

