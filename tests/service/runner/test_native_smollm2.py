@@ -9,7 +9,7 @@ import pytest
 from headstart.model.source import BUILT_IN, resolve_source
 from headstart.model.weights import Checkpoint, open_checkpoint
 from headstart.runner.model_runner import Forward
-from headstart.runner.native_runner import NativeForward
+from headstart.runner.native_runner import Cpu, NativeForward
 from headstart.runner.torch_runner import TorchForward
 from service.model.tiny_models import BLOCK, Sequence, run_step
 
@@ -83,3 +83,15 @@ def test_shorter_types_stay_near_float32_at_every_position(
     assert np.concatenate(divergences).size == NUM_PROMPTS * NUM_NEW
     assert np.concatenate(agreements).mean() >= MIN_AGREEMENT
     assert np.concatenate(divergences).mean() <= MAX_DIVERGENCE[dtype]
+
+
+def test_the_files_own_weights_give_the_same_bits_on_any_number_of_threads(checkpoint: Checkpoint) -> None:
+    prompt = np.random.default_rng(4).integers(17, 49152, 200).tolist()
+    pages = list(range(1, 1 + -(-len(prompt) // BLOCK)))
+    outputs = []
+    for num_threads in (1, 2, 3):
+        cpu = Cpu(num_threads=num_threads)
+        forward = NativeForward(checkpoint, num_blocks=len(pages), block_size=BLOCK, dtype="quantized", cpu=cpu)
+        outputs.append(run_step(forward, [(Sequence(pages), prompt)])[0].copy())
+    assert np.array_equal(outputs[0], outputs[1])
+    assert np.array_equal(outputs[0], outputs[2])
