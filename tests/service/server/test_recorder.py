@@ -29,6 +29,7 @@ def samples(pod):
 async def cancelled_by_the_client(pod):
     call = pod.call(max_tokens=300)
     await call.read()
+    await until(lambda: pod.runner.num_steps == 5)
     call.cancel()
     await until(lambda: pod.services.completions.num_running == 0)
 
@@ -41,6 +42,7 @@ async def whose_deadline_passes(pod):
 async def whose_http_client_leaves(pod):
     async with web_of(pod) as (_, client):
         stream = await client.completions.create(model="tiny", prompt="a prompt", max_tokens=300, stream=True)
+        await until(lambda: pod.runner.num_steps == 5)
         await stream.close()
         await until(lambda: pod.services.completions.num_running == 0)
         pod.runner.free()
@@ -49,6 +51,7 @@ async def whose_http_client_leaves(pod):
 async def that_the_pod_ends_itself(pod):
     call = pod.call(max_tokens=300)
     await call.read()
+    await until(lambda: pod.runner.num_steps == 5)
     pod.services.completions.stop()
 
 
@@ -65,7 +68,7 @@ async def test_a_request_that_is_broken_off_is_told_of_once_with_what_was_done(s
     await until(lambda: len(pod.spans.get_finished_spans()) == 4)
     *phases, hop = pod.spans.get_finished_spans()
     said, num_tokens = hop.attributes, pod.runner.num_steps
-    assert num_tokens >= 1
+    assert num_tokens >= 5
     assert said["gen_ai.response.finish_reasons"] == ("cancelled",)
     assert said["gen_ai.usage.output_tokens"] == num_tokens
     assert said["gen_ai.response.time_to_first_chunk"] > 0

@@ -28,7 +28,7 @@ def test_the_last_line_holds_each_kernels_share(capsys: pytest.CaptureFixture[st
         "attention decode 16 on 199",
         "decoder bfloat16 decode 1 on 256",
     ]
-    assert all(value > 0.0 for value in shares.values())
+    assert all(0.0 < value < 2.0 for value in shares.values())
 
 
 def test_one_group_can_be_measured_alone_on_a_chosen_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:
